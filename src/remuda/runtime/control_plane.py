@@ -50,8 +50,10 @@ class ControlPlane:
         schedulers: frozenset[str] = EMBEDDED_SCHEDULERS,
         form: KubeletGangPodForm | None = None,
         poster: WebhookClient | None = None,
+        nodes_on_demand: bool = False,
     ) -> None:
-        """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to."""
+        """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to. `nodes_on_demand`: what the
+        cluster has says nothing of what it could have."""
         self.view = ClusterView(cluster, jitter=chance.random, clock=clock)
         self._clock = clock
         self._jobs: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
@@ -126,7 +128,10 @@ class ControlPlane:
         )
         self.rollouts = RolloutController(cluster, view, self._rollouts, events=self._events.source("remuda-rollouts"))
         told = self._events.source("remuda-training")
-        self.training = TrainingController(cluster, view, board, self._jobs, clock, events=told, form=form)
+        size = None if nodes_on_demand else view.capacity
+        self.training = TrainingController(
+            cluster, view, board, self._jobs, clock, events=told, form=form, capacity=size
+        )
         self.stragglers = StragglerController(cluster, view, board, self._paces, self._jobs.add, events=told)
 
     async def run(self) -> None:

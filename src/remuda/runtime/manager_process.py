@@ -51,6 +51,7 @@ class ManagerConfig(msgspec.Struct, frozen=True):
     timing: LeaseTiming = LeaseTiming()
     agent_root: str = "/var/lib/remuda"
     link: LinkConfig | None = None  # None: agents speak through the API only
+    nodes_on_demand: bool = False  # waiting pods bring nodes, so a gang larger than the cluster makes them
 
 
 def manager_kubelet_form(agent_root: str) -> KubeletGangPodForm:
@@ -118,6 +119,7 @@ async def run_manager(
             chance=chance,
             schedulers=ATTACHED_SCHEDULERS,
             form=manager_kubelet_form(config.agent_root),
+            nodes_on_demand=config.nodes_on_demand,
         )
         async with contextlib.AsyncExitStack() as stack:
             if config.link is not None:

@@ -53,6 +53,11 @@ if TYPE_CHECKING:
     metavar="NAMESPACE/NAME",
     help="Service account of the agents.  [default: remuda-agent in the lease's namespace]",
 )
+@click.option(
+    "--nodes-on-demand",
+    is_flag=True,
+    help="An autoscaler adds nodes for waiting pods: make the pods of gangs that are larger than the cluster, too.",
+)
 def manager(
     kubeconfig: str | None,
     context: str,
@@ -65,6 +70,7 @@ def manager(
     link_key: str,
     link_ca: str,
     agent_account: str,
+    nodes_on_demand: bool,
 ) -> int:
     """Run on a Kubernetes cluster: schedule pods whose schedulerName is `remuda`, and keep training jobs running.
 
@@ -95,7 +101,7 @@ def manager(
         )
         link_endpoint.check_manager_link_config(link)
     show_logs(logging.INFO)
-    config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link)
+    config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link, nodes_on_demand)
     asyncio.run(serve_manager(config, _ManagerVoice(lease_namespace)))
     click.echo("Stopped. The lease is released.")
     return 0
