@@ -113,8 +113,8 @@ def training_job(
 class World:
     """`behaviours` (by pod name) and `behaviour` say how simulated pods behave; `lag_s`: how late, at most, the
     control plane and the nodes hear of things, and their writes arrive (unless `write_lag_s` says otherwise). `admits`: the
-    API has admission, as that of `remuda up` has: quotas count. `hook_kinds`: of objects that hooks may make. `guards_stalls` False: nobody minds
-    their own stalls."""
+    API has admission, as that of `remuda up` has: quotas count. `hook_kinds`: of objects that hooks may make.
+    `guards_stalls` False: nobody minds their own stalls."""
 
     def __init__(
         self,

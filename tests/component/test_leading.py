@@ -44,9 +44,9 @@ class World:
         self.loop = loop
         self.cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=loop.clock, new_uid=lambda: f"uid-{next(uids)}")
 
-    def start(self, name: str, ear: Ear) -> asyncio.Task[None]:
+    def start(self, name: str, ear: Ear, config: ManagerConfig = CONFIG) -> asyncio.Task[None]:
         work = run_manager(
-            CONFIG,
+            config,
             self.cluster,
             self.cluster,
             identity=name,
@@ -133,5 +133,25 @@ def test_a_cluster_without_what_we_stand_on_is_refused() -> None:
             await World(loop).start("one", ear)
         assert refused.value.reason == "NamespaceNotFound"
         assert ear.heard == []
+
+    run_virtual(main(), loop)
+
+
+@pytest.mark.parametrize("on_demand", [True, False])
+def test_a_gang_larger_than_the_cluster_makes_its_pods_only_where_nodes_come_for_them(on_demand: bool) -> None:
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        world, ear = World(loop), Ear()
+        await world.cluster.create(Namespace, {"metadata": {"name": NODE_LEASE_NAMESPACE}})
+        manager = world.start("one", ear, msgspec.structs.replace(CONFIG, nodes_on_demand=on_demand))
+        await world.submit(a_job("train").replicas(100).gpus(1))
+        if on_demand:
+            await world.pods(100)
+        else:
+            await asyncio.sleep(30)
+            assert (await world.cluster.get(TrainingJob, "train", "default")).status.reason == "GangTooLarge"
+            assert not await world.pods(0)
+        await end(manager)
 
     run_virtual(main(), loop)

@@ -25,7 +25,7 @@ from remuda.core.gang.kubelet_pods import KubeletGangPodForm
 from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.remedies.policies import BY_JOB
 from remuda.core.scheduling.waiting_gangs import waiting_pod_created_at
-from remuda.core.state.cluster_capacity import is_ledger_of_same_size, is_node_of_same_size
+from remuda.core.state.cluster_capacity import ClusterCapacity, is_ledger_of_same_size, is_node_of_same_size
 from remuda.core.state.leaving_nodes import NodeLeavingState, leaving_state_of_node
 from remuda.core.state.snapshot import devices_of_pod
 from remuda.core.training.backoff import (
@@ -86,10 +86,13 @@ class TrainingController:
         *,
         events: EventSink = SILENCE,
         form: KubeletGangPodForm | None = None,
+        capacity: Callable[[], ClusterCapacity] | None = None,
     ) -> None:
-        """`form`: how pods are written for kubelets; None = for embedded nodes."""
+        """`form`: how pods are written for kubelets; None = for embedded nodes. `capacity`: what the cluster has in all; None =
+        that says nothing, nodes come on demand."""
         self._cluster = cluster
         self._form = form
+        self._capacity = capacity
         self._view = view
         self._board = board
         self._queue = queue
@@ -197,7 +200,7 @@ class TrainingController:
             self._since,
             self._view.own_stalls,
             self._lending(job, now),
-            self._view.capacity,
+            self._capacity,
         )
         return GangObservation(gang, min(expiries, default=None))
 

@@ -61,10 +61,12 @@ class ControlPlane:
         stalls: OwnStalls | None = None,
         proves_api: bool = False,
         term_left: Callable[[], float] = lambda: math.inf,
+        nodes_on_demand: bool = False,
     ) -> None:
         """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to. `stalls`: ours, where
         `proves_api` says that somebody else proves that the API takes our writes. `term_left`: seconds in which nobody else can
-        lead. `hook_kinds`: what objects of hooks may be."""
+        lead. `hook_kinds`: what objects of hooks may be. `nodes_on_demand`: what the cluster has says nothing of what
+        it could have."""
         self._cluster = cluster
         self.stalls = stalls or OwnStalls()
         self._proves_api = proves_api
@@ -145,7 +147,10 @@ class ControlPlane:
             cluster, view, self._rollouts, events=self._events.source("remuda-rollouts"), hook_kinds=hook_kinds
         )
         told = self._events.source("remuda-training")
-        self.training = TrainingController(cluster, view, board, self._jobs, clock, events=told, form=form)
+        size = None if nodes_on_demand else view.capacity
+        self.training = TrainingController(
+            cluster, view, board, self._jobs, clock, events=told, form=form, capacity=size
+        )
         self.stragglers = StragglerController(cluster, view, board, self._paces, self._jobs.add, events=told)
 
     async def run(self) -> None:

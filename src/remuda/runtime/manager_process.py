@@ -55,6 +55,7 @@ class ManagerConfig(msgspec.Struct, frozen=True):
     agent_root: str = "/var/lib/remuda"
     link: LinkConfig | None = None  # None: agents speak through the API only
     hook_kinds: tuple[HookKind, ...] = ()  # what objects of hooks may be
+    nodes_on_demand: bool = False  # waiting pods bring nodes, so a gang larger than the cluster makes them
 
 
 def manager_kubelet_form(agent_root: str) -> KubeletGangPodForm:
@@ -129,6 +130,7 @@ async def run_manager(
             stalls=stalls,
             proves_api=True,  # the lease does
             term_left=term.left_s,
+            nodes_on_demand=config.nodes_on_demand,
         )
         async with contextlib.AsyncExitStack() as stack:
             if config.link is not None:

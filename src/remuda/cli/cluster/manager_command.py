@@ -60,6 +60,11 @@ if TYPE_CHECKING:
     metavar="APIVERSION/KIND[@NAMESPACE]",
     help="A kind of object that hooks of policies and roll-outs may make: dc.example/v1/Repair.  [default: none]",
 )
+@click.option(
+    "--nodes-on-demand",
+    is_flag=True,
+    help="An autoscaler adds nodes for waiting pods: make the pods of gangs that are larger than the cluster, too.",
+)
 def manager(
     kubeconfig: str | None,
     context: str,
@@ -73,6 +78,7 @@ def manager(
     link_ca: str,
     agent_account: str,
     allow_hook_kinds: tuple[str, ...],
+    nodes_on_demand: bool,
 ) -> int:
     """Run on a Kubernetes cluster: schedule pods whose schedulerName is `remuda`, and keep training jobs running.
 
@@ -105,7 +111,7 @@ def manager(
         )
         link_endpoint.check_manager_link_config(link)
     show_logs(logging.INFO)
-    config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link, hook_kinds)
+    config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link, hook_kinds, nodes_on_demand)
     asyncio.run(serve_manager(config, _ManagerVoice(lease_namespace)))
     click.echo("Stopped. The lease is released.")
     return 0
