@@ -15,6 +15,7 @@ from remuda.api.codec import encode
 from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.connections import descriptor_limit
+from remuda.embedded.apiserver.lanes import RequestLanes
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import ApiLogSource
 from remuda.embedded.apiserver.object_handlers import ObjectHandlers
@@ -28,6 +29,8 @@ from remuda.embedded.apiserver.wire.http_exchange import HttpRequest, Receive, S
 from remuda.embedded.apiserver.wire.url_paths import UrlTarget, parse_url_path, unknown_url_path
 
 KUBERNETES = ("1", "37")  # the API version whose behaviour this server follows
+
+HEALTH_PATHS = frozenset(("/healthz", "/livez", "/readyz"))
 
 Extra = Callable[[HttpRequest], Awaitable[None]]
 
@@ -51,6 +54,7 @@ class ApiServerApp:
         self._version = version
         self._extra = extra or {}
         self._closing = asyncio.Event()
+        self._lanes = RequestLanes()
         seats = StreamSeats(descriptor_limit())
         self._watching = WatchStreams(cluster, self._closing, bookmark_every_s, seats)
         self._handlers = ObjectHandlers(cluster)
@@ -65,6 +69,13 @@ class ApiServerApp:
         request: HttpRequest | None = None
         try:
             request = HttpRequest(scope, receive, send)
+            if request.path in HEALTH_PATHS:  # whoever asks whether we live does not stand in line
+                await self._route(request)
+                return
+            request.seat = seat = self._lanes.ticket(request.path, request.client)
+            if request.method not in ("GET", "HEAD"):
+                await request.body()
+            await seat.sit_down()
             await self._route(request)
         except ApiError as error:
             await answer_error(scope, receive, send, error, request)
@@ -72,10 +83,13 @@ class ApiServerApp:
             log.exception("api.failed", method=scope["method"], path=scope["path"])
             failed = ApiError("the server failed on this request; its log has the details")
             await answer_error(scope, receive, send, failed, request)
+        finally:
+            if request is not None and request.seat is not None:
+                request.seat.leave()
 
     async def _route(self, request: HttpRequest) -> None:
         path = request.path.rstrip("/")
-        if path in ("/healthz", "/livez", "/readyz"):
+        if path in HEALTH_PATHS:
             await request.answer(b"ok", media="text/plain; charset=utf-8")
             return
         if path == "/openapi/v2" and request.method == "GET":
