@@ -16,14 +16,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver import connection_gate
 from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_api_socket
 from remuda.embedded.apiserver.connections import ConnectionLimits
+from remuda.embedded.apiserver.lanes import LaneName
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.security.token_guard import TokenGuard
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.embedded.apiserver.stream_seats import StreamSeats
+from remuda.embedded.apiserver.wire import http_exchange
 from remuda.link.certificates import LinkCertificates
 from tests.builders.waiting import PATIENCE_S
 
@@ -171,3 +174,54 @@ async def test_watches_have_places_and_who_gets_none_is_told_when_to_come_back(s
         while seats._remote._sum:  # noqa: ASYNC110 - places come back when the server has seen the end of a stream
             await asyncio.sleep(0.01)
     assert b" 200 OK" in await server.ask("/api/v1/namespaces/team/pods?watch=1&timeoutSeconds=0")
+
+
+POST = "POST /api/v1/namespaces/{}/configmaps?dryRun=All HTTP/1.1\r\n"
+
+
+async def test_bodies_that_come_slowly_keep_no_seat_from_others(server: Server) -> None:
+    """More of them than there are seats, small and large."""
+    streams = []
+    for number in range(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=server.trust)
+        size = 100 if number % 2 else 200_000
+        writer.write(f"{POST.format('team')}{HEAD}content-length: {size}\r\n\r\n".encode() + b" " * (size - 10))
+        streams.append((reader, writer))
+    lanes = server.app._lanes._lanes
+    for lane in lanes.values():
+        lane._free = min(lane._free, 2)
+    assert b" 200 OK" in await server.ask("/api/v1/namespaces/team/pods")
+    for _, writer in streams:
+        writer.transport.abort()
+
+
+async def test_who_finds_no_place_in_line_is_told_to_come_back(server: Server) -> None:
+    lane = server.app._lanes._lanes[LaneName.TENANTS]
+    lane._free, lane._of_tenant = 0, 0
+    answer = await server.ask("/api/v1/namespaces/team/pods")
+    assert b" 429 " in answer.splitlines()[0]
+    assert b"retry-after: 1" in answer.lower()
+    # Leases and the question whether we live have lanes of their own.
+    assert b" 200 OK" in await server.ask("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
+    assert b" 200 OK" in await server.ask("/healthz")
+
+
+async def test_a_client_that_does_not_take_a_large_answer_holds_little_of_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer goes out in pieces; who takes none is cut off."""
+    monkeypatch.setattr(http_exchange, "STALLED_AFTER_S", 0.2)
+    for number in range(40):
+        big = {"metadata": {"name": f"p{number}", "namespace": "x", "annotations": {"a": "y" * 500_000}}}
+        await server.local.create(Pod, big)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=server.trust, limit=1000)
+    transport: Any = writer.transport
+    writer.write(f"GET /api/v1/pods HTTP/1.1\r\n{HEAD}\r\n".encode())
+    await asyncio.wait_for(reader.readline(), PATIENCE_S)
+    transport.pause_reading()
+    lanes = server.app._lanes
+    async with asyncio.timeout(PATIENCE_S):
+        while lanes.under_way:  # noqa: ASYNC110 - the server has no event to tell this by
+            await asyncio.sleep(0.01)
+    writer.transport.abort()
+    assert len(await server.ask("/api/v1/pods")) > 20_000_000  # who takes it gets all

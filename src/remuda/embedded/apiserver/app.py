@@ -16,6 +16,7 @@ from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.connections import descriptor_limit
 from remuda.embedded.apiserver.health_answers import HEALTH_PATHS, tell_health
+from remuda.embedded.apiserver.lanes import RequestLanes
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import ApiLogSource
 from remuda.embedded.apiserver.object_handlers import ObjectHandlers
@@ -52,6 +53,7 @@ class ApiServerApp:
         self._version = version
         self._extra = extra or {}
         self._closing = asyncio.Event()
+        self._lanes = RequestLanes()
         seats = StreamSeats(descriptor_limit())
         self._watching = WatchStreams(cluster, self._closing, bookmark_every_s, seats)
         self._handlers = ObjectHandlers(cluster)
@@ -66,6 +68,13 @@ class ApiServerApp:
         request: HttpRequest | None = None
         try:
             request = HttpRequest(scope, receive, send)
+            if request.path in HEALTH_PATHS:  # whoever asks whether we live does not stand in line
+                await self._route(request)
+                return
+            request.seat = seat = self._lanes.ticket(request.path, request.client)
+            if request.method not in ("GET", "HEAD"):
+                await request.body()
+            await seat.sit_down()
             await self._route(request)
         except ApiError as error:
             await answer_error(scope, receive, send, error, request)
@@ -73,6 +82,9 @@ class ApiServerApp:
             log.exception("api.failed", method=scope["method"], path=scope["path"])
             failed = ApiError("the server failed on this request; its log has the details")
             await answer_error(scope, receive, send, failed, request)
+        finally:
+            if request is not None and request.seat is not None:
+                request.seat.leave()
 
     async def _route(self, request: HttpRequest) -> None:
         path = request.path.rstrip("/")

@@ -164,6 +164,7 @@ class Subresources:
             first = await anext(pieces, b"")  # what can be refused is refused before the answer begins
             headers = [(b"content-type", b"text/plain"), (b"cache-control", b"no-cache, private")]
             await request.send({"type": "http.response.start", "status": 200, "headers": headers})
+            request.becomes_stream()
             pump = asyncio.create_task(self._pump(request, first, pieces))
             ends = [pump, asyncio.create_task(request.gone()), asyncio.create_task(self._closing.wait())]
             try:

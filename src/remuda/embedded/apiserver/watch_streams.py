@@ -100,6 +100,7 @@ class WatchStreams:
         start = (*found, self._cluster.store.revision)  # before anything is awaited: what is written next is not in it
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache, private")]
         await request.send({"type": "http.response.start", "status": 200, "headers": headers})
+        request.becomes_stream()
         pump = asyncio.create_task(self._pump(request, target, query, view, start))
         ends = [pump, asyncio.create_task(request.gone()), asyncio.create_task(self._closing.wait())]
         try:

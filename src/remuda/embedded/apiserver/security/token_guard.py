@@ -10,9 +10,8 @@ import hmac
 
 from remuda.api.errors import ApiError
 from remuda.embedded.apiserver.app import ApiServerApp, answer_error
+from remuda.embedded.apiserver.health_answers import HEALTH_PATHS
 from remuda.embedded.apiserver.wire.http_exchange import Receive, Scope, Send
-
-_OPEN = frozenset(("/healthz", "/livez", "/readyz"))
 
 
 class Unauthorized(ApiError):
@@ -31,7 +30,7 @@ class TokenGuard:
         if scope["type"] != "http":
             return
         given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if not given and scope["path"] in _OPEN and scope["method"] in ("GET", "HEAD"):
+        if not given and scope["path"] in HEALTH_PATHS and scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
         if len(given) != 1 or not self._is_right(given[0]):

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from remuda.api.errors import ApiError, BadRequest
+from remuda.embedded.apiserver.lanes import RequestSeat
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -18,6 +19,9 @@ FULL = "remuda.full"  # in the scope: whether the client has yet to take what wa
 MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's limit
 MAX_QUERY_FIELDS = 100
 BODY_WITHIN_S = 30.0
+LARGE_BYTES = 64 * 1024  # from here on a request is large: few of them are worked on at a time
+PIECE_BYTES = 256 * 1024  # of one write: what a client does not take stays out of the buffers of its connection
+STALLED_AFTER_S = 30.0  # a client that takes nothing for so long is cut off
 
 
 class RequestTooLarge(ApiError):
@@ -29,7 +33,20 @@ class RequestTooSlow(ApiError):
 
 
 class HttpRequest:
-    __slots__ = ("_receive", "abort", "client", "headers", "is_full", "method", "path", "query", "send", "warnings")
+    __slots__ = (
+        "_body",
+        "_receive",
+        "abort",
+        "client",
+        "headers",
+        "is_full",
+        "method",
+        "path",
+        "query",
+        "seat",
+        "send",
+        "warnings",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -45,6 +62,8 @@ class HttpRequest:
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         self.warnings: Sequence[str] = ()
+        self.seat: RequestSeat | None = None  # in a lane of the server
+        self._body: bytes | None = None
         self._receive = receive
         self.send = send
         self.abort: Callable[[], None] = scope.get(ABORT, lambda: None)  # drops the connection and what is unsent
@@ -59,13 +78,15 @@ class HttpRequest:
         return self.headers.get("accept", "")
 
     async def body(self) -> bytes:
-        try:
-            async with asyncio.timeout(BODY_WITHIN_S):
-                return await self._body()
-        except TimeoutError:
-            raise RequestTooSlow(f"the body was not complete after {BODY_WITHIN_S:g} seconds") from None
+        if self._body is None:
+            try:
+                async with asyncio.timeout(BODY_WITHIN_S):
+                    self._body = await self._read_body()
+            except TimeoutError:
+                raise RequestTooSlow(f"the body was not complete after {BODY_WITHIN_S:g} seconds") from None
+        return self._body
 
-    async def _body(self) -> bytes:
+    async def _read_body(self) -> bytes:
         parts: list[bytes] = []
         size = 0
         while True:
@@ -74,11 +95,23 @@ class HttpRequest:
                 raise BadRequest("the client disconnected before its request was complete")
             part = message.get("body", b"")
             parts.append(part)
+            if size <= LARGE_BYTES < size + len(part) and self.seat is not None:
+                await self.seat.take_memory()  # until there is some the rest is not read, and the client has to wait
             size += len(part)
             if size > MAX_BODY_BYTES:
                 raise RequestTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
             if not message.get("more_body", False):
                 return b"".join(parts)
+
+    async def become_large(self) -> None:
+        """Wait for a seat among the large requests; raises TooManyRequests."""
+        if self.seat is not None:
+            await self.seat.become_large()
+
+    def becomes_stream(self) -> None:
+        """The answer has begun and will not end soon: it holds no seat."""
+        if self.seat is not None:
+            self.seat.leave()
 
     async def gone(self) -> None:
         """Returns when the client has hung up."""
@@ -95,7 +128,16 @@ class HttpRequest:
         if retry_s:
             headers.append((b"retry-after", b"%d" % retry_s))
         await self.send({"type": "http.response.start", "status": code, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
+        if len(body) <= PIECE_BYTES:
+            await self.send({"type": "http.response.body", "body": body})
+            return
+        try:
+            for at in range(0, len(body), PIECE_BYTES):
+                async with asyncio.timeout(STALLED_AFTER_S):
+                    piece = {"body": body[at : at + PIECE_BYTES], "more_body": at + PIECE_BYTES < len(body)}
+                    await self.send({"type": "http.response.body", **piece})
+        except TimeoutError:
+            self.abort()
 
 
 def _quote_header(text: str) -> bytes:
