@@ -177,6 +177,16 @@ async def test_from_registration_to_a_launcher_at_the_barrier_and_through_an_upg
             writer.close()
 
 
+async def test_a_state_directory_that_everybody_can_write_is_refused(site: Site) -> None:
+    state = site.alloc.parent
+    state.mkdir()
+    state.chmod(0o777)
+    with pytest.raises(Refusal, match="DirectoryOpenToOthers"):
+        async with node_agent(site.config, site.cluster):
+            pass
+    assert not site.alloc.exists()
+
+
 async def test_row_14_a_newer_agent_takes_over_while_the_older_one_still_lists(site: Site) -> None:
     pod = await site.bind("a", "gpu-0")
     async with node_agent(site.config, site.cluster) as old:

@@ -174,8 +174,16 @@ def agent_config(config: AgentProcessConfig) -> AgentConfig:
 
 
 def prepare_agent_dirs(state: Path) -> None:
-    """The directories, and the launcher that containers are shown."""
+    """The directories, and the launcher that containers are shown. Refusal DirectoryOpenToOthers: whoever can write in the state
+    directory can put links there, and we are root."""
     (state / "bin").mkdir(parents=True, exist_ok=True)
+    if state.stat().st_mode & 0o002:
+        raise Refusal(
+            "DirectoryOpenToOthers",
+            f"Everybody on this machine can write in {state}.",
+            f"chmod o-w {state}, or give the agent another directory with --root.",
+            "root",
+        )
     (state / "bin").chmod(0o755)
     # Containers reach their own part through a mount; nobody else of the machine has any business here.
     (state / "alloc").mkdir(exist_ok=True)
