@@ -16,9 +16,48 @@ import msgspec
 from remuda.api.meta import Condition, KObject, ObjectMeta, Resource
 
 
+class KeyReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """One key of a ConfigMap or a Secret."""
+
+    name: str = ""
+    key: str = ""
+    optional: bool = False
+
+
+class ObjectFieldReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    field_path: str = ""
+
+
+class ResourceFieldReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    resource: str = ""  # limits.cpu, requests.memory, ...
+    container_name: str = ""
+    divisor: int | str = ""
+
+
+class EnvVarSource(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    config_map_key_ref: KeyReference | None = None
+    secret_key_ref: KeyReference | None = None
+    field_ref: ObjectFieldReference | None = None
+    resource_field_ref: ResourceFieldReference | None = None
+
+
 class EnvVar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     name: str
     value: str = ""
+    value_from: EnvVarSource | None = None
+
+
+class EnvObjectReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    name: str = ""
+    optional: bool = False
+
+
+class EnvFromSource(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """All keys of a ConfigMap or a Secret, each with the prefix."""
+
+    prefix: str = ""
+    config_map_ref: EnvObjectReference | None = None
+    secret_ref: EnvObjectReference | None = None
 
 
 class ResourceRequirements(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -42,6 +81,7 @@ class Container(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     command: list[str] = []
     args: list[str] = []
     env: list[EnvVar] = []
+    env_from: list[EnvFromSource] = []
     working_dir: str = ""
     resources: ResourceRequirements = ResourceRequirements()
     restart_policy: str = ""  # the container's own; "Always" makes an init container a sidecar
@@ -95,6 +135,8 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, g
     scheduling_group: dict[str, Any] = {}  # podGroupName: of scheduling.k8s.io
     priority: int | None = None  # as admission filled it in from the PriorityClass
     affinity: Affinity | None = None
+    service_account_name: str = ""
+    active_deadline_seconds: int | None = None  # from the moment its node takes it on
     scheduling_gates: list[PodSchedulingGate] = []  # while there is one, the pod is not scheduled
 
 
@@ -257,6 +299,12 @@ class ConfigMap(KObject, frozen=True, rename="camel", omit_defaults=True, kw_onl
     resource: ClassVar[Resource] = Resource("", "v1", "ConfigMap", "configmaps", short=("cm",))
 
     data: dict[str, str] = {}
+
+
+class Secret(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource("", "v1", "Secret", "secrets")
+
+    data: dict[str, str] = {}  # in base64
 
 
 class Binding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):

@@ -103,6 +103,8 @@ class EmbeddedNode:
             devices=lambda: self.devices.manager if self.devices is not None else None,
             events=events,
             speeds=self._speeds,
+            host=config.host,
+            host_address=next((a.address for a in config.addresses if a.type == "InternalIP"), ""),
         )
         runtime.on_exit(self._container_exited)
 

@@ -8,6 +8,8 @@ from remuda.api.kubernetes.core_v1 import ContainerStatus, Pod, PodStatus
 from remuda.embedded.node.runtime_port import NO_LOCAL_COMMAND
 from remuda.kube.runtime.events import EventSink
 
+_CANNOT_START = ("CreateContainerConfigError", "CreateContainerError")
+
 
 def emit_status_events(events: EventSink, pod: Pod, before: PodStatus, after: PodStatus) -> None:
     """Of a status that was written."""
@@ -43,6 +45,9 @@ def _container_events(before: ContainerStatus | None, after: ContainerStatus) ->
             f"Container {after.name} ended with {end}" + (f": {ended.message}" if ended.message else ""),
             True,
         )
+    waits = now.waiting
+    if waits is not None and waits.reason in _CANNOT_START and (was is None or was.waiting != waits):
+        yield "Failed", f"Error: {waits.message}", True
     if _is_backing_off(after) and not (before is not None and _is_backing_off(before)):
         yield "BackOff", f"Back-off restarting failed container {after.name}", True
 

@@ -8,7 +8,7 @@ while the API is out of reach. At most one status write is under way; what chang
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from remuda.embedded.node import container_record, device_allocation
 from remuda.embedded.node.container_record import ContainerExit, restart_backoff_of
 from remuda.embedded.node.devices.device_ledger import DeviceHealth
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
+from remuda.embedded.node.env_sources import EnvPlace, has_env_sources, read_env_objects, with_env_values
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.pod_addresses import PodAddresses
 from remuda.embedded.node.pod_events import emit_status_events, emit_stop_event
@@ -80,6 +81,8 @@ class NodeSite(msgspec.Struct, frozen=True):
     speeds: DeviceSpeeds
     devices: Callable[[], KubeletDeviceManager | None] = lambda: None  # None: the agent hands devices out by itself
     events: EventSink = SILENCE
+    host: Mapping[str, int | str] = {}  # cpu and memory of the node
+    host_address: str = ""
 
 
 class PodWorker:
@@ -281,24 +284,26 @@ class PodWorker:
             self._note(admission=DeviceAdmission.NONE)
             return
         spec = next(c for c in (*self.pod.spec.init_containers, *self.pod.spec.containers) if c.name == name)
-        manager = self._site.devices()
-        if manager is not None and device_allocation.container_asks_for_devices(spec):
+        manager = self._site.devices() if device_allocation.container_asks_for_devices(spec) else None
+        if manager is not None or has_env_sources(spec):
             self._note(preparing=self.record.preparing | {name})
             self._spawn(self._prepare(manager, spec, run))
         else:
             await self._launch(spec, run, self._allocations[name])
 
-    async def _prepare(self, manager: KubeletDeviceManager, spec: Container, run: int) -> None:
-        """What the container's devices need before each start. A plugin may take its time; the pod can be stopped meanwhile."""
-        site, pod = self._site, self.pod
+    async def _prepare(self, manager: KubeletDeviceManager | None, spec: Container, run: int) -> None:
+        """What the container needs before each start: its devices, if it has a manager of them, and variables from elsewhere.
+        A plugin or the API may take its time; the pod can be stopped meanwhile."""
+        site, pod, launched = self._site, self.pod, spec
         allocation: Allocation | None = None
         try:
-            grants = await manager.prepare(pod, spec)
+            launched = await self._with_env(spec) if has_env_sources(spec) else spec
+            before = self._allocations[spec.name] if self._allocations is not None else None
+            grants = await manager.prepare(pod, spec) if manager is not None else []
             simulated = site.runtime.is_simulated(pod)
             attached = [
                 await device_allocation.attach_grant(site.agent, pod, grant, simulated=simulated) for grant in grants
             ]
-            before = self._allocations[spec.name] if self._allocations is not None else None
             directory = next((a.directory for a in attached if a.directory), before.directory if before else "")
             allocation = device_allocation.kubelet_container_allocation(directory, grants) if grants else before
         except Exception as error:
@@ -309,8 +314,14 @@ class PodWorker:
         finally:
             self._note(preparing=self.record.preparing - {spec.name})
         if allocation is not None and not is_pod_over(self.pod, self.record):
-            await self._launch(spec, run, allocation)
+            await self._launch(launched, run, allocation)
             self._changed.set()
+
+    async def _with_env(self, spec: Container) -> Container:
+        site = self._site
+        objects = await read_env_objects(site.cluster, self.pod.namespace, spec)
+        place = EnvPlace(site.node, self.record.address, site.host_address, site.host)
+        return with_env_values(self.pod, spec, objects, place)
 
     async def _launch(self, spec: Container, run: int, allocation: Allocation) -> None:
         site, name = self._site, spec.name

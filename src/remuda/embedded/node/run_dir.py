@@ -118,5 +118,6 @@ def _read_run_file(kind: type[T], path: Path) -> T | None:
 
 def _write_run_file(path: Path, value: msgspec.Struct) -> None:
     partial = path.with_suffix(".tmp")
+    partial.touch(mode=0o600)  # it holds the container's environment, and there may be values of Secrets in that
     partial.write_bytes(encode(value))
     partial.replace(path)

@@ -244,16 +244,14 @@ _CONTAINER: Final = [
         f"{_C}env[].name",
         f"{_C}env[].value",
     ),
-    *_refused(
-        "EnvNotHonoured",
-        "the variable would be empty",
-        "Write its value.",
+    *_honoured(
+        "tests/component/test_node_pod_fields.py::test_variables_come_from_config_maps_secrets_fields_and_resources",
         f"{_C}env[].valueFrom.configMapKeyRef",
         f"{_C}env[].valueFrom.secretKeyRef",
         f"{_C}env[].valueFrom.fieldRef",
         f"{_C}env[].valueFrom.resourceFieldRef",
         f"{_C}envFrom[]",
-        is_process_only=True,
+        said="what is missing keeps the container waiting, with CreateContainerConfigError",
     ),
     *_refused(
         VOLUMES_NOT_MOUNTED,
