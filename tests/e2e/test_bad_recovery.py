@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from remuda.embedded.apiserver.security.tokens import load_token
-from remuda.link.stream_messages import LinkHello, LinkRefused, LinkWelcome, link_line, read_link_downward
+from remuda.link.stream_messages import Downward, LinkHello, LinkRefused, link_line, read_link_downward
 from remuda.runtime.split_parts import split_node_token
 from remuda.runtime.state_dir import StateDir
 from tests.builders.waiting import until
@@ -15,7 +15,7 @@ from tests.e2e.clusters import Up
 PARTS = ("server", "manager", "nodes-1", "nodes-2")
 
 
-async def greeted(state: StateDir, node: str, token: str) -> LinkWelcome | LinkRefused:
+async def greeted(state: StateDir, node: str, token: str) -> Downward:
     reader, writer = await asyncio.open_unix_connection(str(state.link_socket))
     try:
         writer.write(link_line(LinkHello(node, token)))

@@ -17,7 +17,7 @@ from remuda.api.meta import to_time
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.link.progress_board import Heartbeat, ProgressBoard
-from remuda.link.stream_messages import LinkHello, LinkRefused, LinkWelcome, link_line, read_link_downward
+from remuda.link.stream_messages import Downward, LinkHello, LinkRefused, LinkWelcome, link_line, read_link_downward
 from remuda.link.stream_server import LinkServer
 from remuda.runtime.link_endpoint import LINK, LinkConfig, ManagerDialler, RelayBoard, link_dialled, link_served
 from tests.builders.waiting import PATIENCE_S
@@ -106,7 +106,7 @@ async def until(holds: Callable[[], Any]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def say_hello(manager: Manager, node: str, token: str) -> LinkWelcome | LinkRefused:
+async def say_hello(manager: Manager, node: str, token: str) -> Downward:
     reader, writer = await ManagerDialler(manager.api, SPACE)()
     try:
         writer.write(link_line(LinkHello(node, token)))
