@@ -25,7 +25,7 @@ HELD, FREE, DEVICE = "node-01", "node-02", "gpu-2"
 
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remuda.embedded.apiserver.objects.check_own_kind", lambda kind, body: None)
+    monkeypatch.setattr("remuda.embedded.apiserver.objects.check_own_kind", lambda kind, body, old=None: None)
 
 
 def incident_of(world: World, node: str) -> Incident | None:

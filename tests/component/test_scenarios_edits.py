@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from remuda.api.conditions import find_condition, is_condition_true
+from remuda.api.errors import Invalid
 from remuda.api.training import PodTemplate, Role, TrainingJob, TrainingJobSpec
+from remuda.api.validation.training_changes import TEMPLATE_IN_USE
+from remuda.embedded.apiserver import own_kinds
 from tests.builders.world import NAMESPACE, World, in_world, training_job
 from tests.component.world_rig import gang_at_work
 
@@ -115,4 +121,123 @@ async def test_a_role_that_grows_before_another_moves_the_ranks_of_that_one(worl
     await world.kill_process(rank=3)
     await world.until(lambda: world.is_running("job", 2) and len(world.job().status.members) == 5)
     assert [m.role for m in world.job().status.members] == ["lead"] * 3 + ["worker"] * 2
+    assert resumed_at(world) == {20}
+
+
+# --- another template -------------------------------------------------------------------------------------------------
+
+
+def template_of(command: str) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "main", "command": [command]}]}}
+
+
+async def edit(world: World, command: str) -> None:
+    role = world.job().spec.roles[0]
+    wire = {"name": role.name, "replicas": role.replicas, "gpus": role.gpus, "template": template_of(command)}
+    await patch(world, {"roles": [wire]})
+
+
+def commands(world: World) -> set[str]:
+    """Of the pods that stay, ranks and spares."""
+    return {pod.spec.containers[0].command[0] for pod in world.pods() if not pod.is_deleting}
+
+
+def is_in_use(world: World) -> bool:
+    return is_condition_true(world.job().status.conditions, TEMPLATE_IN_USE)
+
+
+@pytest.fixture
+def checks_types_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server that knows CRDs and no rules of ours."""
+    monkeypatch.setattr(own_kinds, "validate_change", lambda old, new: None)
+
+
+@in_world()
+async def test_the_template_of_a_running_job_cannot_be_changed(world: World) -> None:
+    await gang_at_work(world)
+    with pytest.raises(Invalid, match="TemplateInUse") as said:
+        await edit(world, "other")
+    assert "remuda suspend job" in str(said.value)
+    assert commands(world) == {"train"}
+    await patch(world, {"totalSteps": 1000})  # what is not in the pods may be
+    await world.kill_process(rank=1)
+    await world.running("job", attempt=2)
+    with pytest.raises(Invalid, match="TemplateInUse"):
+        await patch(world, {"suspend": True, "roles": [{"name": "worker", "template": template_of("other")}]})
+
+
+@in_world()
+async def test_a_suspended_job_starts_whole_with_its_new_template_from_the_checkpoint(world: World) -> None:
+    await gang_at_work(world)
+    await suspend(world)
+    saved = world.job().status.progress.checkpoint_step
+    await edit(world, "other")
+    await resume(world, 4)
+    await world.parked()
+    assert commands(world) == {"other"}
+    assert resumed_at(world) == {saved}
+    assert find_condition(world.job().status.conditions, TEMPLATE_IN_USE) is None
+
+
+@in_world(nodes=2)
+async def test_a_job_that_still_waits_for_room_may_be_changed(world: World) -> None:
+    await world.submit(replicas=4)
+    await world.until(lambda: len(world.pods()) == 4)
+    await edit(world, "other")
+    await world.until(lambda: commands(world) == {"other"} and len(world.pods()) == 4)
+
+
+@in_world()
+@pytest.mark.usefixtures("checks_types_alone")
+async def test_a_change_that_the_api_lets_in_is_told_and_never_mixed(world: World) -> None:
+    await gang_at_work(world)
+    before, (spare,) = world.gang(), world.parked_spares()
+    await edit(world, "other")
+    await world.until(lambda: is_in_use(world))
+    assert world.job().status.phase == "Running"
+    await world.kill_process(rank=1)  # cured in place
+    await world.running("job", attempt=2)
+    world.assert_kept(before)
+    await world.delete_pod(before[3].pod)  # cured by the spare, which is of the old template
+    await world.running("job", attempt=3)
+    assert world.gang()[3].pod == spare
+    assert commands(world) == {"train"}, "no spare of the new one"
+    await world.delete_pod(world.gang()[2].pod)  # needs a new pod: there will be none
+    await world.until(lambda: world.job().status.reason == TEMPLATE_IN_USE)
+    await world.sleep(120.0)
+    assert commands(world) == {"train"}
+    assert "remuda suspend job" in world.job().status.message
+    saved = world.common_checkpoint()
+    await suspend(world)
+    await resume(world, 4)
+    assert commands(world) == {"other"}
+    assert not is_in_use(world)
+    assert resumed_at(world) == {saved}
+    assert saved >= 20
+
+
+@in_world()
+@pytest.mark.usefixtures("checks_types_alone")
+async def test_a_change_that_is_taken_back_ends_the_wait(world: World) -> None:
+    await gang_at_work(world, spares=0)
+    await edit(world, "other")
+    await world.until(lambda: is_in_use(world))
+    await world.delete_pod(world.gang()[2].pod)
+    await world.until(lambda: world.job().status.reason == TEMPLATE_IN_USE)
+    await edit(world, "train")
+    await world.running("job", attempt=2)
+    assert (commands(world), is_in_use(world)) == ({"train"}, False)
+    assert world.recovery().resume_step == 20
+
+
+@in_world()
+@pytest.mark.usefixtures("checks_types_alone")
+async def test_when_every_pod_is_lost_the_whole_gang_is_made_of_the_new_template(world: World) -> None:
+    await gang_at_work(world, spares=0)
+    await edit(world, "other")
+    await world.until(lambda: is_in_use(world))
+    for seat in world.gang().values():
+        await world.delete_pod(seat.pod)
+    await world.running("job", attempt=2)
+    assert (commands(world), is_in_use(world)) == ({"other"}, False)
     assert resumed_at(world) == {20}

@@ -24,6 +24,7 @@ ANNOTATION_LOST_NODE = "remuda.dev/lost-node"  # where the pod it replaces was l
 ANNOTATION_HAS_RUN = "remuda.dev/has-run"  # "true": of a gang that has trained already: freed room is its own first
 ANNOTATION_MIN_DRIVER = "remuda.dev/min-driver"  # "550.54": the driver that the pod's node must have at least
 ANNOTATION_PREEMPTIBLE = "remuda.dev/preemptible"  # "true": may be ended whenever its devices are needed elsewhere
+ANNOTATION_TEMPLATE = "remuda.dev/template"  # digest of the template that a gang's pod was made from
 ANNOTATION_LAUNCH = "remuda.dev/launch"  # "true": run the container's command under remuda-launch
 
 RESOURCE_GPU = "nvidia.com/gpu"

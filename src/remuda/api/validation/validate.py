@@ -16,6 +16,7 @@ from remuda.api.validation.incidents import check_incident
 from remuda.api.validation.numbers import check_range
 from remuda.api.validation.remedy_policies import check_policy
 from remuda.api.validation.training import check_training_job
+from remuda.api.validation.training_changes import check_training_job_change
 
 
 def validate(obj: KObject) -> None:
@@ -30,6 +31,15 @@ def validate(obj: KObject) -> None:
         check_policy(obj)
     elif isinstance(obj, Incident):
         check_incident(obj)
+
+
+CHANGE_CHECKED: tuple[type[KObject], ...] = (TrainingJob,)  # kinds that `validate_change` has rules for
+
+
+def validate_change(old: KObject, new: KObject) -> None:
+    """What may not become of an object that is there. Raises Refusal. `new` by itself has been validated."""
+    if isinstance(old, TrainingJob) and isinstance(new, TrainingJob):
+        check_training_job_change(old, new)
 
 
 def _validate_drill(drill: Drill) -> None:

@@ -31,7 +31,7 @@ PHASE_STYLE = {
     "Suspended": "blue",
 }
 STATE_STYLE = {"running": "green", "ready": "cyan", "parked": "blue", "stopping": "yellow"}
-SLOWNESS = ("SlowRanks", "GangSlow")  # conditions of a job that runs, but not as it should
+SLOWNESS = ("SlowRanks", "GangSlow", "TemplateInUse")  # conditions of a job that runs, but not as it should
 
 LIVE_RECOVERIES = 4  # on a screen that is redrawn the newest ones are enough
 

@@ -6,7 +6,7 @@ The steps of one look, in order:
                 told to stand still -> Suspended, and nothing below happens
   3 faults      members that cannot go on, or had better go elsewhere -> cheapest remedy -> a new attempt, barrier closed,
                 lost pods retired
-  4 unfit       pods without a rank that went bad are dropped; no attempt is raised for them
+  4 unfit       pods without a rank that went bad, or are of a template that was changed, are dropped; no attempt is raised
   5 ranks       vacant ranks go to parked spares, then to pods made for them; missing pods are asked for
   6 stranded    a gang that waits for room its domain does not have moves whole, if another domain has it, or goes on with
                 fewer ranks, if it may; one that went on with fewer takes the others in when there is room
@@ -26,6 +26,7 @@ import msgspec
 
 from remuda.core.training.barrier import is_job_complete, open_barrier
 from remuda.core.training.checkpoint_handshake import note_checkpoint_answer
+from remuda.core.training.edited_templates import drop_pods_of_old_templates
 from remuda.core.training.faults import command_never_ran, find_member_faults, with_ignored_device_faults
 from remuda.core.training.hung_ranks import find_hung_members
 from remuda.core.training.job_status import (
@@ -105,6 +106,7 @@ def _steer_job(ctx: PlanningContext) -> None:
     if not ctx.is_finished:
         locate_job(ctx)
         drop_unfit_pods(ctx)
+        drop_pods_of_old_templates(ctx)
     if ctx.is_finished:
         return
     join_roles(ctx)

@@ -6,7 +6,10 @@ a rank to another pod. Making the same pod twice after a crash gives the same na
 
 from __future__ import annotations
 
+import hashlib
 import math
+
+import msgspec
 
 from remuda.api.codec import to_wire
 from remuda.api.injected_fields import without_injected_names
@@ -21,6 +24,7 @@ from remuda.api.names import (
     ANNOTATION_PREFER_NODE,
     ANNOTATION_SEGMENT,
     ANNOTATION_SPARE,
+    ANNOTATION_TEMPLATE,
     ANNOTATION_TOPOLOGY_REQUIRED,
     LABEL_GANG,
     LABEL_INDEX,
@@ -33,6 +37,12 @@ from remuda.api.training import Role, TrainingJob, gpus_of_role
 
 def job_pod_name(job: str, role: str, index: int) -> str:
     return f"{job}-{role}-{index}"
+
+
+def template_digest(role: Role) -> str:
+    """Of all that shapes the role's pods; each carries the one it was made from."""
+    text = msgspec.json.encode([role.template, gpus_of_role(role)], order="sorted")
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def build_job_pod(
@@ -53,6 +63,7 @@ def build_job_pod(
     annotations = {
         **without_injected_names(role.template.metadata.annotations),
         ANNOTATION_LAUNCH: "true",
+        ANNOTATION_TEMPLATE: template_digest(role),
         ANNOTATION_GANG_SIZE: str(sum(r.replicas for r in job.spec.roles)),
     }
     if job.spec.topology.required:

@@ -15,8 +15,10 @@ from remuda.api.conditions import find_condition, with_condition
 from remuda.api.errors import Refusal
 from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.training import Cause, SparePod, SuccessPolicy, TrainingJob, TrainingJobStatus
+from remuda.api.validation.training_changes import TEMPLATE_IN_USE
 from remuda.api.validation.validate import validate
 from remuda.core.gang.pod_view import CLOSED, OPEN, PodView
+from remuda.core.training.edited_templates import roles_with_template_in_use, template_in_use_text
 from remuda.core.training.goodput import book_recovery_loss, goodput_at, job_suspended_s, seconds_lost_to_recovery
 from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
 from remuda.core.training.moves import with_slow_ranks
@@ -109,6 +111,7 @@ def _job_conditions(ctx: PlanningContext) -> list[Condition]:
     conditions = _with_gang_complete(ctx, _with_gang_too_large(ctx, conditions))
     conditions = with_slow_ranks(ctx, _with_gang_slow(ctx, conditions))
     conditions = _with_barrier_hold(ctx, without_invalid_job(conditions, ctx.now))
+    conditions = _with_template_in_use(ctx, conditions)
     if ctx.is_finished:
         kind = "Complete" if status.phase == "Succeeded" else "Failed"
         conditions = with_condition(conditions, kind, True, status.reason, status.message, now)
@@ -147,6 +150,15 @@ def _with_barrier_hold(ctx: PlanningContext, conditions: list[Condition]) -> lis
                 conditions, kind, is_held, kind if is_held else "CheckpointsFound", message, to_time(ctx.now)
             )
     return conditions
+
+
+def _with_template_in_use(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
+    """Only of a job whose template was changed while it ran; afterwards it says that all pods are of one."""
+    roles = roles_with_template_in_use(ctx)
+    if not roles and find_condition(conditions, TEMPLATE_IN_USE) is None:
+        return conditions
+    reason, message = (TEMPLATE_IN_USE, template_in_use_text(ctx, roles)) if roles else ("OneTemplate", "")
+    return with_condition(conditions, TEMPLATE_IN_USE, bool(roles), reason, message, to_time(ctx.now))
 
 
 def _with_job_suspended(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
@@ -225,6 +237,8 @@ def _job_phase(ctx: PlanningContext) -> tuple[str, str, str]:
         )
     if ctx.refusal and ctx.create:  # before the scheduler's word: it only says that pods are missing
         return "Recovering" if has_run else "Pending", PODS_REFUSED, _pods_refused_text(ctx.refusal)
+    if len(status.members) < size and (roles := roles_with_template_in_use(ctx)):
+        return "Recovering" if has_run else "Pending", TEMPLATE_IN_USE, template_in_use_text(ctx, roles)
     refusal = placement_refusal(ctx)
     if refusal is not None:
         return "Recovering" if has_run else "Pending", refusal.reason, refusal.message

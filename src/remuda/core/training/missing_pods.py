@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from remuda.api.meta import to_seconds
+from remuda.api.names import LABEL_ROLE
 from remuda.api.training import Cause, Member, Recovery, Remedy, RetiredPod, Role
 from remuda.core.training import segments
+from remuda.core.training.edited_templates import roles_with_template_in_use
 from remuda.core.training.elastic_size import missing_ranks
 from remuda.core.training.gang_size import hold_gang_if_too_large, most_spares
 from remuda.core.training.job_pods import build_job_pod
@@ -30,6 +32,8 @@ def ask_for_missing_pods(ctx: PlanningContext) -> None:
         _ask_for_role_pods(ctx, role)
     if any(is_replacement_paused(pod, ctx.now) for pod in ctx.status.retired):
         ctx.create.clear()
+    if held := roles_with_template_in_use(ctx):
+        ctx.create = [body for body in ctx.create if body["metadata"]["labels"][LABEL_ROLE] not in held]
 
 
 def _ask_for_role_pods(ctx: PlanningContext, role: Role) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.training import Member, Remedy, TrainingJobStatus
+from remuda.api.validation.training_changes import TEMPLATE_IN_USE
 from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.job_status import PODS_REFUSED
 from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
@@ -46,11 +48,14 @@ def _job_events(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator
         yield JobEvent("Completed", after.message)
     if after.phase != before.phase and after.phase == "Failed":
         yield JobEvent("Failed", f"{after.reason}: {after.message}", is_warning=True)
+    said = find_condition(after.conditions, TEMPLATE_IN_USE)
+    if said is not None and said.status == "True" and not is_condition_true(before.conditions, TEMPLATE_IN_USE):
+        yield JobEvent(TEMPLATE_IN_USE, said.message, is_warning=True)
     if after.reason in (UNREADABLE, MISSING) and after.reason != before.reason:
         yield JobEvent(after.reason, after.message, is_warning=True)
     elif after.phase in ("Pending", "Recovering") and (after.reason, after.message) != (before.reason, before.message):
         last = after.recoveries[-1].reason if after.recoveries else ""
-        if after.reason not in (*_USUAL, UNREADABLE, MISSING, last):
+        if after.reason not in (*_USUAL, UNREADABLE, MISSING, TEMPLATE_IN_USE, last):
             yield JobEvent("WaitingForRoom", f"{after.reason}: {after.message}", is_warning=True)
 
 

@@ -272,7 +272,7 @@ class ObjectService:
             return change
         has_intent = change.has_intent
         if has_intent:
-            check_own_kind(served.kind, change.body)
+            check_own_kind(served.kind, change.body, head.body)
         body = to_storage_version(served, change.body)
         if has_intent or not subresource:
             body = self._admit(UPDATE, served, body, head.body, subresource, dry_run)

@@ -7,7 +7,7 @@ import msgspec
 from remuda.api.codec import from_wire
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import ObjectMeta
-from remuda.core.training.job_pods import build_job_pod
+from remuda.core.training.job_pods import build_job_pod, template_digest
 from tests.builders.gangs import RACK, JobBuilder, a_job
 
 
@@ -28,6 +28,7 @@ def test_a_member_of_a_gang() -> None:
         "remuda.dev/launch": "true",
         "remuda.dev/gang-size": "8",
         "remuda.dev/topology-required": RACK,
+        "remuda.dev/template": template_digest(a_job("train").gpus(4).build().spec.roles[0]),
     }
     owner = pod.owner("TrainingJob")
     assert owner is not None

@@ -1,0 +1,37 @@
+"""What may be changed of a TrainingJob that is there: its pods' templates only while no rank is given to a pod.
+
+Pods are made one by one, for as long as the job lives. Were the template of a running gang another one from some moment on, the
+next pod that is replaced would run the new command beside ranks that run the old one. A job that is suspended, or has no ranks
+yet, has nothing to mix with. Raises a Refusal with the field and the way to do it.
+"""
+
+from __future__ import annotations
+
+from remuda.api.errors import Refusal
+from remuda.api.training import Role, TrainingJob, gpus_of_role
+
+TEMPLATE_IN_USE = "TemplateInUse"
+
+
+def check_training_job_change(old: TrainingJob, new: TrainingJob) -> None:
+    if not is_template_in_use(old):
+        return
+    before = {role.name: role for role in old.spec.roles}
+    for index, role in enumerate(new.spec.roles):
+        if role.name in before and not has_same_pods(before[role.name], role):
+            raise Refusal(
+                TEMPLATE_IN_USE,
+                f"Pods of role `{role.name}` run with the template they were made from. A new one would be mixed with them.",
+                f"Suspend the job (`remuda suspend {old.name}`), wait until it is Suspended, change the template, then "
+                f"`remuda resume {old.name}`: the whole gang starts with it, from the checkpoint.",
+                f"spec.roles[{index}].template",
+            )
+
+
+def is_template_in_use(job: TrainingJob) -> bool:
+    return bool(job.status.members) and job.status.suspended_at is None and not job.is_finished
+
+
+def has_same_pods(one: Role, other: Role) -> bool:
+    """Both roles make the same pods; how many is another question."""
+    return one.template == other.template and gpus_of_role(one) == gpus_of_role(other)
