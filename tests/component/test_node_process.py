@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shlex
@@ -21,7 +22,7 @@ import pytest_asyncio
 from remuda.api.codec import encode
 from remuda.api.drills import Drill
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.embedded.node import process_tree
+from remuda.embedded.node import pod_worker, process_tree, run_dir
 from remuda.embedded.node.container_environment import CONTAINER_ID
 from remuda.embedded.node.container_record import STATUS_UNKNOWN
 from remuda.embedded.node.runtime_port import ContainerKey
@@ -545,3 +546,28 @@ async def test_an_environment_that_doubles_fails_its_own_container_and_no_other(
         await machine.up(late)
         await machine.alone(good)
         assert (await rig.running_pod("good")).uid == good.uid
+
+
+async def test_a_container_that_finds_no_room_on_the_disk_starts_when_there_is(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_worker, "PREPARE_S", 0.05)
+    usual = run_dir.RunDirectory.create
+    tries: list[str] = []
+    has_room = asyncio.Event()
+
+    def create(self: run_dir.RunDirectory, spec: run_dir.RunSpec) -> None:
+        tries.append(spec.id)
+        if not has_room.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        usual(self, spec)
+
+    monkeypatch.setattr(run_dir.RunDirectory, "create", create)
+    async with machine.boot().running() as rig:
+        await rig.create(pod_wire(command=SLEEP, policy="Never"))
+        await until(lambda: len(tries) > 3)
+        waiting = await rig.pod("worker-0", lambda pod: bool(pod.status.container_statuses))
+        assert waiting.status.phase == "Pending", "a pod that may not be restarted has not failed"
+        has_room.set()
+        pod = await rig.running_pod()
+        assert pod.status.container_statuses[0].restart_count == 0

@@ -18,11 +18,14 @@ NO_ROOT = "a disk that fills up cannot be mounted here; run the tests as root"
 
 
 def require_root() -> None:
-    if os.geteuid() == 0:
-        return
+    if os.geteuid() != 0:
+        skip_or_fail(NO_ROOT)
+
+
+def skip_or_fail(why: str) -> None:
     if any(os.environ.get(name, "") not in ("", "0") for name in ("CI", "REMUDA_REQUIRE_KUBE")):
-        pytest.fail(NO_ROOT, pytrace=False)
-    pytest.skip(NO_ROOT)
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
 
 
 class SmallDisk:

@@ -8,6 +8,7 @@ while the API is out of reach. At most one status write is under way; what chang
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -63,6 +64,7 @@ _RETRIED = (
     ReleaseDevices,
     RemovePod,
 )  # the rest is local and never waits for somebody else's trouble to pass
+_DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _TICK_S = 0.001  # shorter waits are below what clocks near 2e9 s resolve well
 
 
@@ -333,6 +335,13 @@ class PodWorker:
         try:
             begun = await site.runtime.start(launch)
         except OSError as error:
+            if error.errno in _DISK_REFUSES:
+                # Nothing ran, and nothing is wrong with the pod: when there is room, it starts.
+                log.warning("pod.start_waits_for_disk", node=site.node, pod=self.pod.name, error=str(error))
+                later = msgspec.structs.replace(record, problem=str(error), not_before=site.clock() + PREPARE_S)
+                self.record = self.record.with_container(later)
+                self._changed.set()
+                return
             reason = getattr(error, "reason", "StartError")
             self.container_exited(name, run, ContainerExit(128, site.clock(), reason=reason, message=str(error)))
             return

@@ -435,3 +435,23 @@ def test_the_end_is_recorded_when_the_disk_takes_it_again(box: Box, tmp_path: Pa
     (blocked / "in-the-way").unlink()
     blocked.rmdir()
     assert box.ended()["code"] == 5
+
+
+def test_what_was_written_can_be_read_back_at_once_from_within(box: Box, tmp_path: Path) -> None:
+    """As a launcher does for the last words of its rank: all of it is there, over rotations, however busy the machine is."""
+    code = (
+        "import os, sys\n"
+        "from remuda.launch import log_readback as log\n"
+        "for n in range(200):\n"
+        "    begin = log.log_file_position()\n"
+        "    words = b'x' * (n * 37) + b'\\nwords %d\\n' % n\n"
+        "    os.write(1 + n % 2, words)\n"
+        "    found = log.log_file_end(begin, 4096)\n"
+        "    if found != words[-4096:]: sys.exit(f'{n}: {found[-60:]!r}')\n"
+        "    if log.log_file_position() != begin + len(words): sys.exit(f'{n}: position')\n"
+    )
+    source = str(Path(shim.__file__).parents[3])
+    env = {"PYTHONPATH": source, "REMUDA_LOG_FILE": box.log}
+    box.run(sys.executable, "-S", "-c", code, env=env, logBytes="20000", logFiles="3")
+    assert box.ended()["code"] == 0, Path(box.log).read_text()[-300:]
+    assert len(log_segments(Path(box.log))) == 3
