@@ -8,6 +8,7 @@ status and moves the status on; pods to delete and pods to make are collected be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain, repeat
 
 import msgspec
 
@@ -130,7 +131,7 @@ class PlanningContext:
         """Looks again which roles are there; only those count. Asked when that has been decided anew."""
         roles = [_role_at_size(role, self.status.sizes) for role in present_roles(self._job.spec, self.status)]
         self.spec = msgspec.structs.replace(self._job.spec, roles=roles)
-        self.ranks = [role for role in self.spec.roles for _ in range(role.replicas)]
+        self.ranks = list(chain.from_iterable(repeat(role, role.replicas) for role in self.spec.roles))
         self.gang_gpus = sum(role.replicas * gpus_of_role(role) for role in self.spec.roles)
 
     @property
