@@ -25,7 +25,7 @@ REAL_TESTS = tests/torch tests/e2e tests/kube tests/conformance tests/kubelet_ro
 DRILLS = tests/drills $(wildcard tests/component/test_rows_*.py) tests/kubelet_rows $(wildcard tests/kube/test_kubelet_*.py) -k test_row_
 
 .DEFAULT_GOAL := help
-.PHONY: help venv format lint check test loaded demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure clean
+.PHONY: help venv format lint check test loaded demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure bench-hostile clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ bench-failure: $(STAMP) ## measure a storm of failures: signals to verdicts at s
 
 bench-node: $(STAMP) ## measure nodes at scale, Allocate and signals, and print PASS or MISS for each bar
 	$(BIN)/python -m bench.node $(ARGS)
+
+bench-hostile: $(STAMP) ## a gang trains while a second tenant does harm: leases, pods, writes and memory against bars
+	$(BIN)/python -m bench.hostile $(ARGS)
 
 clean: ## remove .venv and every generated file (keeps the Kubernetes cache)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from remuda.api.errors import BadRequest
 from remuda.api.meta import JsonObject, Resource
@@ -10,7 +11,8 @@ from remuda.embedded.apiserver import patching, write_rules
 from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.naming import invalid_fields, invalid_option
-from remuda.embedded.apiserver.objects import MakeNew, copy_wire_body
+from remuda.embedded.apiserver.objects import MakeNew, copy_wire_body, store_key_of
+from remuda.embedded.apiserver.off_loop import OffLoop
 from remuda.embedded.apiserver.preparation import WritePreparation, require_stored
 from remuda.embedded.apiserver.store.record import StoredObject
 from remuda.embedded.apiserver.wire.answer_forms import AnswerView, negotiate_form, render_object, render_page
@@ -28,8 +30,14 @@ from remuda.embedded.apiserver.wire.bodies import (
     render_deleted,
     with_path_name,
 )
-from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
-from remuda.embedded.apiserver.wire.paging import ListPage, check_revision_reached, check_version_match, read_list_page
+from remuda.embedded.apiserver.wire.http_exchange import LARGE_BYTES, HttpRequest
+from remuda.embedded.apiserver.wire.paging import (
+    ListPage,
+    check_revision_reached,
+    check_version_match,
+    read_list_page,
+    take_list_page,
+)
 from remuda.embedded.apiserver.wire.url_paths import (
     OPTIONS,
     ReadQuery,
@@ -40,12 +48,30 @@ from remuda.embedded.apiserver.wire.url_paths import (
 )
 from remuda.kube.client.rest_paths import MERGE_PATCH
 
+T = TypeVar("T")
+
 _MAX_MANAGER = 128
+LARGE_LIST = 500  # objects; as many as kubectl asks for at a time
 
 
 class ObjectHandlers:
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
+        self._off_loop = OffLoop()
+
+    async def _worked(self, request: HttpRequest, size: int, work: Callable[[], T]) -> T:
+        """The result of some work, done off the loop when it is about so many bytes."""
+        if size <= LARGE_BYTES:
+            return work()
+        await request.become_large()
+        return await self._off_loop.run(work)
+
+    async def _place_for(self, request: HttpRequest, target: UrlTarget) -> OffLoop | None:
+        """Where a change of that object is made: off the loop, when the request or the object is large."""
+        there = self._cluster.store.get(store_key_of(target.served, target.name, target.namespace))
+        if there is not None and len(there.raw) > LARGE_BYTES:
+            await request.become_large()
+        return self._off_loop if request.is_large else None
 
     # Reading.
 
@@ -67,8 +93,14 @@ class ObjectHandlers:
 
     async def list(self, request: HttpRequest, target: UrlTarget, query: ReadQuery) -> None:
         view = self.view(request)
-        found = read_list_page(self._cluster, target.served, target.namespace, query)
-        await request.answer(render_page(view, target.served, found, self._cluster.clock()))
+        page = take_list_page(self._cluster, target.served, target.namespace, query)
+        now = self._cluster.clock()
+
+        def rendered() -> bytes:
+            return render_page(view, target.served, page.read(), now)
+
+        size = 0 if len(page.records) <= LARGE_LIST else LARGE_BYTES + 1
+        await request.answer(await self._worked(request, size, rendered))
 
     def rendered(self, view: AnswerView, served: ServedKind, record: StoredObject) -> bytes:
         return render_object(view, served, record, self._cluster.clock())
@@ -95,11 +127,22 @@ class ObjectHandlers:
     async def create(self, request: HttpRequest, target: UrlTarget) -> None:
         view, query = self.view(request), parse_write_query(request.query, request.method)
         data = await request.body()
-        body = with_path_name(parse_object_body(request.content_type, data), target.namespace, "")
-        _check_custom_object(target.served, body)
         work = self.preparation(request, target, query)
-        _check_duplicate_fields(query, request, data, work)
-        record = await self._cluster.create_record(target.served, body, prepare=work.written, dry_run=query.is_dry_run)
+
+        def decoded() -> JsonObject:
+            body = with_path_name(parse_object_body(request.content_type, data), target.namespace, "")
+            _check_custom_object(target.served, body)
+            _check_duplicate_fields(query, request, data, work)
+            return body
+
+        body = await self._worked(request, len(data), decoded)
+        record = await self._cluster.create_record(
+            target.served,
+            body,
+            prepare=work.written,
+            dry_run=query.is_dry_run,
+            off_loop=self._off_loop if request.is_large else None,
+        )
         request.warnings = [*work.warnings, *self._cluster.warnings_about(target.served, record.body, None)]
         await request.answer(self.rendered(view, target.served, record), 201)
 
@@ -107,16 +150,21 @@ class ObjectHandlers:
         served = target.served
         view, query = self.view(request), parse_write_query(request.query, request.method)
         data = await request.body()
-        body = with_path_name(parse_object_body(request.content_type, data), target.namespace, target.name)
-        _check_custom_object(served, body)
+        work = self.preparation(request, target, query)
+
+        def decoded() -> JsonObject:
+            body = with_path_name(parse_object_body(request.content_type, data), target.namespace, target.name)
+            _check_custom_object(served, body)
+            return body
+
+        body = await self._worked(request, len(data), decoded)
         if _needs_version_to_replace(served) and not body["metadata"].get("resourceVersion"):
             what = "Invalid value: 0: must be specified for an update"
             resource = served.resource
             named_so = Resource(resource.group, resource.version, resource.plural, resource.plural)
             raise invalid_fields(named_so, target.name, [("metadata.resourceVersion", what)])
         body = copy_wire_body(served, body)
-        work = self.preparation(request, target, query)
-        _check_duplicate_fields(query, request, data, work)
+        await self._worked(request, len(data), lambda: _check_duplicate_fields(query, request, data, work))
 
         def change(old: JsonObject | None) -> JsonObject:
             return work.written(require_stored(old, served, target.name), body)
@@ -126,13 +174,13 @@ class ObjectHandlers:
     async def patch(self, request: HttpRequest, target: UrlTarget) -> None:
         view, query = self.view(request), parse_write_query(request.query, request.method)
         data = await request.body()
-        media, patch = parse_patch_body(request.content_type, data)
+        media, patch = await self._worked(request, len(data), lambda: parse_patch_body(request.content_type, data))
         if query.is_forced is not None and media != APPLY_PATCH:
             raise invalid_option("PatchOptions", "force", "Forbidden: may not be specified for non-apply patch")
         if media == APPLY_PATCH and not query.manager:
             raise invalid_option("PatchOptions", "fieldManager", "Required value: is required for apply patch")
         work = self.preparation(request, target, query)
-        _check_duplicate_fields(query, request, data, work)
+        await self._worked(request, len(data), lambda: _check_duplicate_fields(query, request, data, work))
         await self._write(request, target, view, query, self.patched(target, media, patch, query, work), work)
 
     def patched(self, target: UrlTarget, media: str, patch: Any, query: WriteQuery, work: WritePreparation) -> MakeNew:
@@ -189,6 +237,7 @@ class ObjectHandlers:
             noted,
             subresource=target.subresource,
             dry_run=query.is_dry_run,
+            off_loop=await self._place_for(request, target),
         )
         request.warnings = [*work.warnings, *self._cluster.warnings_about(target.served, record.body, before)]
         await request.answer(self.rendered(view, target.served, record), 201 if before is None else 200)

@@ -11,6 +11,7 @@ patching, defaulting, ownership). It runs inside the decision, possibly more tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -25,6 +26,7 @@ from remuda.embedded.apiserver.conversion import from_storage_version, to_storag
 from remuda.embedded.apiserver.crd.lifecycle import accept_crd, is_crd_terminating
 from remuda.embedded.apiserver.kinds_served import CRD, KindRegistry, ServedKind
 from remuda.embedded.apiserver.naming import generate_object_name
+from remuda.embedded.apiserver.off_loop import OffLoop
 from remuda.embedded.apiserver.own_kinds import check_own_kind, ill_typed_body
 from remuda.embedded.apiserver.selection import namespace_matcher, namespace_prefix, stored_object_matcher
 from remuda.embedded.apiserver.store import ObjectStore, StoredObject
@@ -32,11 +34,45 @@ from remuda.embedded.apiserver.store.collection import WatchCursor
 from remuda.kube.client.rest_paths import check_rest_address
 from remuda.kube.cluster import ANY, Preconditions
 
+_TRIES_OFF_LOOP = 3
 _NAME_TRIES = 8  # 27^5 suffixes: even the second try is rare
 
 Decide = Callable[[StoredObject | None], write_rules.WriteChange | None]
 Prepare = Callable[[JsonObject | None, JsonObject], JsonObject]
 MakeNew = Callable[[JsonObject | None], JsonObject]  # raises NotFound when it cannot start from nothing
+
+
+class _MadeChange:
+    """A change that was worked out for one version: its result, or why it cannot be."""
+
+    def __init__(self, change: MakeNew, version: str | None) -> None:
+        self._change = change
+        self._version = version
+        self._result: JsonObject | None = None
+        self._error: ApiError | None = None
+        self._is_nothing = False  # it left the object as it was
+
+    @classmethod
+    def of(cls, change: MakeNew, old: JsonObject | None) -> _MadeChange:
+        made = cls(change, _version_in(old))
+        try:
+            made._result = change(old)
+            made._is_nothing = made._result is old
+        except ApiError as error:
+            made._error = error
+        return made
+
+    def __call__(self, old: JsonObject | None) -> JsonObject:
+        if _version_in(old) != self._version:
+            return self._change(old)
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return old if self._is_nothing and old is not None else self._result
+
+
+def _version_in(body: JsonObject | None) -> str | None:
+    return None if body is None else body["metadata"].get("resourceVersion")
 
 
 class AdmissionPort(Protocol):
@@ -116,7 +152,9 @@ class ObjectService:
         *,
         prepare: Prepare | None = None,
         dry_run: bool = False,
+        off_loop: OffLoop | None = None,
     ) -> StoredObject:
+        """`off_loop`: where to prepare it, when it is large."""
         resource = served.resource
         wire = copy_wire_body(served, body)
         meta = wire["metadata"]
@@ -128,7 +166,7 @@ class ObjectService:
             meta["name"], uid = self._fresh_name(served, str(meta["generateName"]), namespace, uid)
         if prepare is not None:
             meta["uid"] = uid  # some defaults are made from it
-            wire = prepare(None, wire)
+            wire = prepare(None, wire) if off_loop is None else await off_loop.run(partial(prepare, None, wire))
         new = self._created(served, wire, uid)
         name = new["metadata"]["name"]
 
@@ -153,9 +191,13 @@ class ObjectService:
         *,
         subresource: str = "",
         dry_run: bool = False,
+        off_loop: OffLoop | None = None,
     ) -> StoredObject:
-        """The object as `change` makes it of the one that is there. Record.rv tells the caller whether it was new."""
+        """The object as `change` makes it of the one that is there. Record.rv tells the caller whether it was new. `off_loop`:
+        where to make it, when it is large."""
         resource = served.resource
+        if off_loop is not None:
+            change = await self._made_off_loop(served, store_key_of(served, name, namespace), change, off_loop)
         uid = self._new_uid()
 
         def decide(head: StoredObject | None) -> write_rules.WriteChange | None:
@@ -171,6 +213,18 @@ class ObjectService:
             )
 
         return await self._apply(served, store_key_of(served, name, namespace), decide, dry_run)
+
+    async def _made_off_loop(self, served: ServedKind, key: str, change: MakeNew, off_loop: OffLoop) -> MakeNew:
+        """`change`, worked out on the newest version. Whoever asks of another one, because a write came between, has it done
+        again: here a few times, then where they stand."""
+        tries = 0
+        while True:
+            head = self.store.head(key)
+            old = None if head is None else from_storage_version(served, head.body)
+            made = await off_loop.run(partial(_MadeChange.of, change, old))
+            tries += 1
+            if self.store.head(key) is head or tries == _TRIES_OFF_LOOP:
+                return made
 
     async def replace_record(
         self, served: ServedKind, body: KObject | JsonObject, *, subresource: str = ""

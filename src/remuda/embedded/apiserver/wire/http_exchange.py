@@ -108,6 +108,10 @@ class HttpRequest:
         if self.seat is not None:
             await self.seat.become_large()
 
+    @property
+    def is_large(self) -> bool:
+        return self.seat is not None and self.seat.is_large
+
     def becomes_stream(self) -> None:
         """The answer has begun and will not end soon: it holds no seat."""
         if self.seat is not None:

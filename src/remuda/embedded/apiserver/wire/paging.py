@@ -35,7 +35,34 @@ class RevisionNotReached(ApiError):
     code, reason = 504, "Timeout"
 
 
+class ListPageSource(msgspec.Struct, frozen=True):
+    """The objects that a page is chosen from, as of one revision. Choosing reads nothing else, so it may take its time."""
+
+    records: list[StoredObject]
+    revision: int
+    after: str
+    query: ReadQuery
+
+    def read(self) -> ListPage:
+        query, found = self.query, self.records
+        matches = stored_object_matcher(query.labels, query.fields)
+        if matches is not None:
+            found = [record for record in found if matches(record.body)]
+        if self.after:
+            found = [record for record in found if record.key > self.after]
+        if not query.limit or len(found) <= query.limit:
+            return ListPage(found, self.revision)
+        # How many are left is not said when a selector would have to be run over them (as Kubernetes does not).
+        remaining = len(found) - query.limit if matches is None else 0
+        shown = found[: query.limit]
+        return ListPage(shown, self.revision, _encode_continue(_ContinueToken(self.revision, shown[-1].key)), remaining)
+
+
 def read_list_page(objects: ObjectService, served: ServedKind, namespace: str, query: ReadQuery) -> ListPage:
+    return take_list_page(objects, served, namespace, query).read()
+
+
+def take_list_page(objects: ObjectService, served: ServedKind, namespace: str, query: ReadQuery) -> ListPageSource:
     store = objects.store
     prefix = namespace_prefix(served.store, namespace)
     revision, after = store.revision, ""
@@ -56,17 +83,7 @@ def read_list_page(objects: ObjectService, served: ServedKind, namespace: str, q
     else:
         check_revision_reached(store, query.resource_version)
         found = store.scan(prefix)
-    matches = stored_object_matcher(query.labels, query.fields)
-    if matches is not None:
-        found = [record for record in found if matches(record.body)]
-    if after:
-        found = [record for record in found if record.key > after]
-    if not query.limit or len(found) <= query.limit:
-        return ListPage(found, revision)
-    # How many are left is not said when a selector would have to be run over them (as Kubernetes does not).
-    remaining = len(found) - query.limit if matches is None else 0
-    shown = found[: query.limit]
-    return ListPage(shown, revision, _encode_continue(_ContinueToken(revision, shown[-1].key)), remaining)
+    return ListPageSource(found, revision, after, query)
 
 
 def check_revision_reached(store: ObjectStore, version: str) -> int:

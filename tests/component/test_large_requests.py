@@ -1,0 +1,148 @@
+"""Large requests: as many as a real API server takes, worked on off the event loop, and never on an old version."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from remuda.api.kubernetes.core_v1 import ConfigMap
+from remuda.embedded.apiserver import object_handlers
+from remuda.embedded.apiserver.off_loop import OffLoop
+from remuda.embedded.apiserver.wire.http_exchange import LARGE_BYTES, MAX_BODY_BYTES
+from tests.component.wire_rig import APPLY, JSON_PATCH, MERGE, STRATEGIC, TEAM, Wire
+
+MAPS = f"{TEAM}/configmaps"
+
+
+@pytest_asyncio.fixture
+async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
+    async with Wire(tmp_path / "s") as wire:
+        yield wire
+
+
+def config_map(name: str, size: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name},
+        "data": {f"f{n}": "x" * (size // 10) for n in range(10)},
+    }
+
+
+def deployment(size: int) -> dict[str, Any]:
+    env = [{"name": f"V{n}", "value": "x" * (size // 10)} for n in range(10)]
+    labels = {"app": "big"}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i", "env": env}]}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "big"},
+        "spec": {"selector": {"matchLabels": labels}, "template": pod},
+    }
+
+
+async def test_bodies_as_large_as_a_real_server_takes_pass(wire: Wire) -> None:
+    path = "/apis/apps/v1/namespaces/team/deployments"
+    body = deployment(MAX_BODY_BYTES - 10_000)
+    for query in ("?fieldValidation=Strict&dryRun=All", ""):
+        answer = await wire.ask("POST", path + query, body)
+        assert answer.code == 201, answer.body
+    there = await wire.get(f"{path}/big")
+    assert there["spec"]["template"]["spec"]["containers"][0]["env"][9]["value"] == "x" * (
+        (MAX_BODY_BYTES - 10_000) // 10
+    )
+    there["metadata"]["labels"] = {"put": "yes"}
+    answer = await wire.ask("PUT", f"{path}/big", there)
+    assert answer.code == 200, answer.body
+    for type_, patch in (
+        (MERGE, {"metadata": {"labels": {"merge": "yes"}}}),
+        (STRATEGIC, {"metadata": {"labels": {"strategic": "yes"}}}),
+        (JSON_PATCH, [{"op": "add", "path": "/metadata/labels/json", "value": "yes"}]),
+    ):
+        answer = await wire.ask("PATCH", f"{path}/big", patch, type_)
+        assert answer.code == 200, answer.body
+    applied = {**deployment(2_000_000), "metadata": {"name": "big", "labels": {"apply": "yes"}}}
+    answer = await wire.ask("PATCH", f"{path}/big?fieldManager=me&force=true&fieldValidation=Strict", applied, APPLY)
+    assert answer.code == 200, answer.body
+    labels = (await wire.get(f"{path}/big"))["metadata"]["labels"]
+    assert sorted(labels) == ["apply", "json", "merge", "put", "strategic"]
+    assert (await wire.ask("POST", path, deployment(MAX_BODY_BYTES + 10))).code == 413
+
+
+class Threads:
+    """In which threads a function ran."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.names: list[str] = []
+        real = getattr(object_handlers, name)
+
+        def noted(*args: Any) -> Any:
+            self.names.append(threading.current_thread().name)
+            return real(*args)
+
+        monkeypatch.setattr(object_handlers, name, noted)
+
+    def take(self) -> str:
+        (name,) = {"loop" if each == threading.main_thread().name else each.split("_")[0] for each in self.names}
+        self.names.clear()
+        return name
+
+
+async def test_large_bodies_are_decoded_and_large_objects_patched_off_the_loop(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoding, patching = Threads(monkeypatch, "parse_object_body"), Threads(monkeypatch, "apply_patch_body")
+    await wire.create(MAPS, config_map("small", 1_000))
+    assert decoding.take() == "loop"
+    await wire.create(MAPS, config_map("large", 2 * LARGE_BYTES))
+    assert decoding.take() == "api-large"
+    for name, where in (("small", "loop"), ("large", "api-large")):
+        answer = await wire.ask("PATCH", f"{MAPS}/{name}", {"data": {"a": "b"}}, MERGE)
+        assert answer.code == 200
+        assert patching.take() == where
+
+
+async def test_long_lists_are_written_off_the_loop(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing = Threads(monkeypatch, "render_page")
+    for number in range(object_handlers.LARGE_LIST):
+        await wire.local.create(ConfigMap, {"metadata": {"name": f"m{number:04}", "namespace": "team"}})
+    assert len((await wire.get(MAPS))["items"]) == object_handlers.LARGE_LIST
+    assert writing.take() == "loop"
+    await wire.local.create(ConfigMap, {"metadata": {"name": "last", "namespace": "team"}})
+    page = await wire.get(f"{MAPS}?limit=10")
+    assert len(page["items"]) == 10
+    assert page["metadata"]["remainingItemCount"] == object_handlers.LARGE_LIST - 9
+    assert writing.take() == "api-large"
+
+
+async def test_a_write_that_comes_between_is_not_lost(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a large patch is worked out, others write: once, or every time."""
+    await wire.create(MAPS, config_map("large", 2 * LARGE_BYTES))
+    real, writes, most = OffLoop.run, 0, 0
+
+    async def disturbed(self: OffLoop, work: Callable[[], Any]) -> Any:
+        nonlocal writes
+        result = await real(self, work)
+        if writes < most:
+            writes += 1
+            await wire.local.patch(ConfigMap, "large", {"data": {"other": str(writes)}}, "team")
+        return result
+
+    monkeypatch.setattr(OffLoop, "run", disturbed)
+    for more in (1, 50):
+        before, most = writes, writes + more
+        answer = await wire.ask("PATCH", f"{MAPS}/large", {"data": {"mine": str(more)}}, MERGE)
+        assert answer.code == 200
+        assert answer.body["data"]["other"] == str(writes)
+        assert answer.body["data"]["mine"] == str(more)
+        assert before < writes <= before + min(more, 3)  # it does not try for ever
+    version = (await wire.get(f"{MAPS}/large"))["metadata"]["resourceVersion"]
+    old = {"metadata": {"resourceVersion": version}, "data": {"mine": "old"}}
+    assert (await wire.ask("PATCH", f"{MAPS}/large", old, MERGE)).code == 409  # a write came between
+    missing = await wire.ask("PATCH", f"{MAPS}/nothing", {"data": {"a": "x" * 2 * LARGE_BYTES}}, MERGE)
+    assert missing.code == 404
