@@ -25,16 +25,20 @@ REAL_TESTS = tests/torch tests/e2e tests/kube tests/conformance tests/kubelet_ro
 DRILLS = tests/drills $(wildcard tests/component/test_rows_*.py) tests/kubelet_rows $(wildcard tests/kube/test_kubelet_*.py) -k test_row_
 
 .DEFAULT_GOAL := help
-.PHONY: help venv format lint check test loaded demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure bench-hostile clean
+.PHONY: help venv pins format lint check test loaded demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure bench-hostile clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## make .venv with pinned dependencies and an editable install
 
-$(STAMP): pyproject.toml constraints.txt tools/bootstrap
+$(STAMP): pyproject.toml pins/dev.txt tools/bootstrap
 	@tools/bootstrap
 	@touch $@
+
+pins: ## write pins/*.txt anew: versions and hashes of every package (ARGS=--newest takes newer versions)
+	@test -x $(BIN)/python || { echo "make venv first"; exit 1; }
+	$(BIN)/python tools/pins $(ARGS)
 
 format: $(STAMP) ## rewrite the sources in the project's format and apply safe fixes
 	$(BIN)/ruff format .
