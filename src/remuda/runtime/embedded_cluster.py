@@ -22,6 +22,7 @@ from remuda.embedded.builtin import run_builtin
 from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.embedded.builtin.namespaces import kind_without_struct
 from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
+from remuda.embedded.pod_fields.judge_pod import PodHost
 from remuda.kube.cluster import Cluster
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.cluster_parts import ClusterParts
@@ -48,10 +49,12 @@ class EmbeddedCluster(ClusterParts):
         machine_api: Callable[[Cluster], Cluster] = lambda api: api,
         admission: Callable[[NewestStoredObjects], AdmissionPort] | None = None,
         is_api_only: bool = False,
+        host: PodHost | None = None,
     ) -> None:
         """`checkpoints`: what simulated pods find on the shared file system. `manager_api` wraps the port that a control
         plane is given, each time one is made, `machine_api` that of the nodes and agents: there their calls can be watched,
-        held up, or made to fail. `is_api_only`: manager and machines are other processes of this cluster."""
+        held up, or made to fail. `is_api_only`: manager and machines are other processes of this cluster. `host`: what pods
+        run on."""
         self.config = config
         self.store = ObjectStore(journal)
         self.api = LocalCluster(self.store, clock=clock, new_uid=new_uid, admission=admission)
@@ -60,6 +63,7 @@ class EmbeddedCluster(ClusterParts):
         self._chance = chance
         self._manager_api = manager_api
         self._is_api_only = is_api_only
+        self._host = host or PodHost(is_simulated=config.runtime == "simulated")
         machines = ClusterMachines(
             config,
             machine_api(self.api),
@@ -79,7 +83,7 @@ class EmbeddedCluster(ClusterParts):
             with contextlib.suppress(AlreadyExists):
                 await self.api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
         self.spawn("garbage", GarbageCollector(self.api).run(self._clock))
-        self.spawn("builtin", run_builtin(self.api, self._clock, self._chance.random, self._kinds))
+        self.spawn("builtin", run_builtin(self.api, self._clock, self._chance.random, self._kinds, self._host))
         await self.start_machines()
         if not self._is_api_only:
             self.spawn("control-plane", self.control.run())

@@ -29,6 +29,7 @@ from remuda.embedded.node.pod_lifecycle import (
     Action,
     AdmitPod,
     DeviceAdmission,
+    ExpirePod,
     KillContainers,
     PodRecord,
     PullImage,
@@ -211,6 +212,8 @@ class PodWorker:
                 self._note(killed=True)
             case ReleaseDevices():
                 await self._release()
+            case ExpirePod():
+                self._note(expired=True)
             case RestartPod():
                 self.record = record_after_restart(self.record)
             case RemovePod():
