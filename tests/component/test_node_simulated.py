@@ -133,6 +133,22 @@ def test_a_pod_runs_to_completion_and_gives_its_devices_back_first() -> None:
     play(scenario, SimulatedBehaviour(run_s=60.0))
 
 
+def test_a_pod_that_is_active_for_too_long_fails() -> None:
+    async def scenario(rig: Rig) -> None:
+        body = pod_wire(policy="Always", devices=("gpu-0",), grace=10)
+        body["spec"]["activeDeadlineSeconds"] = 30
+        await rig.create(body)
+        await rig.running_pod()
+        over = await rig.pod("worker-0", lambda p: p.status.phase == "Failed")
+        assert now() == pytest.approx(30.5, abs=0.1)  # its grace is kept
+        assert (over.status.reason, rig.agent.held) == ("DeadlineExceeded", {})
+        await asyncio.sleep(600)
+        (status,) = (await rig.cluster.get(Pod, "worker-0", "default")).status.container_statuses
+        assert (status.restart_count, status.state.running) == (0, None)
+
+    play(scenario, SimulatedBehaviour(stop_s=0.5))
+
+
 def test_always_restarts_with_the_kubelets_back_off() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.create(pod_wire(policy="Always"))

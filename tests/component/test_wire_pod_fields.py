@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
+from remuda.cli.session import Session
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.http_errors import warning_text
 from tests.component.wire_rig import APPLY, MERGE, TEAM, Wire
 
 PODS = f"{TEAM}/pods"
@@ -179,3 +183,38 @@ async def test_a_gated_pod_says_so_and_cannot_be_bound(wire: Wire) -> None:
 async def test_placement_that_makes_no_sense_is_refused(wire: Wire, asked: JsonObject, field: str) -> None:
     answer = await wire.ask("POST", PODS, pod(**asked))
     assert (answer.code, answer.fields) == (422, [field.replace("REQUIRED", REQUIRED)])
+
+
+# --- what is told elsewhere ---------------------------------------------------------------------------------------------
+
+
+async def test_our_own_client_hears_the_warnings(wire: Wire) -> None:
+    heard: list[str] = []
+    async with HttpCluster(uds=wire.path) as cluster:
+        cluster.transport.warn = heard.append
+        await cluster.create(Pod, {"metadata": {"name": "p", "namespace": "team"}, "spec": spec(PROBE)})
+    assert [text.split(":")[0] for text in heard] == ["spec.containers[0].image", "spec.containers[0].livenessProbe"]
+
+
+def test_a_command_prints_each_warning_once_and_nothing_that_steers_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    session = Session()
+    for text in ("spec.a: no", "spec.a: no", "spec.b: \x1b[2Jno"):
+        session._warn(text)
+    out = capsys.readouterr()
+    assert (out.out, out.err) == ("", "Warning: spec.a: no\nWarning: spec.b: \N{REPLACEMENT CHARACTER}[2Jno\n")
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        ('299 - "plain"', "plain"),
+        ('299 - "say \\"no\\" \\\\ to it"', 'say "no" \\ to it'),
+        ('299 kube "x" "Wed, 18 Nov 2026 00:00:00 GMT"', "x"),
+        ('110 - "stale"', ""),
+        ("299 -", ""),
+    ],
+)
+def test_warning_headers_are_read_as_they_were_written(header: str, text: str) -> None:
+    assert warning_text(header) == text

@@ -35,6 +35,7 @@ class Session:
         self.asked_namespace: str | None = None
         self._connect = connect
         self.clock = clock
+        self._warned: set[str] = set()
 
     def choose(self, state: Path | None, namespace: str | None) -> None:
         """What the command line says; said twice, the later one (after the command) wins."""
@@ -73,7 +74,15 @@ class Session:
         show_plain_logs()
         from remuda.runtime.cluster_client import connect_to_state
 
-        return connect_to_state(self.state)
+        return connect_to_state(self.state, self._warn)
+
+    def _warn(self, text: str) -> None:
+        """What the API warns of, as kubectl prints it: on stderr, each once for a command."""
+        from remuda.cli.safe_text import printable_line
+
+        if text not in self._warned:
+            self._warned.add(text)
+            click.echo(f"Warning: {printable_line(text)}", err=True)
 
 
 class CommandGroup(click.Group):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import yaml
 
@@ -23,8 +23,8 @@ def api_address(state: StateDir) -> str:
 
 
 @contextlib.asynccontextmanager
-async def connect_to_state(state: StateDir) -> AsyncIterator[Cluster]:
-    """The running cluster of that directory; ClusterNotRunning when there is none."""
+async def connect_to_state(state: StateDir, warn: Callable[[str], None] | None = None) -> AsyncIterator[Cluster]:
+    """The running cluster of that directory; ClusterNotRunning when there is none. `warn`: told what the API warns of."""
     if state.holder() is None or not state.socket.exists():
         raise Refusal(
             "ClusterNotRunning",
@@ -32,4 +32,6 @@ async def connect_to_state(state: StateDir) -> AsyncIterator[Cluster]:
             "Start one with `remuda up -d`, or choose another state directory with --state.",
         )
     async with HttpCluster(uds=state.socket) as cluster:
+        if warn is not None:
+            cluster.transport.warn = warn
         yield cluster

@@ -25,6 +25,7 @@ from remuda.embedded.builtin import run_builtin
 from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.embedded.builtin.namespaces import kind_without_struct
 from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
+from remuda.embedded.pod_fields.judge_pod import PodHost
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.stall_watch import watch_api_writes, watch_loop_lag
 from remuda.link.progress_board import ProgressBoard
@@ -55,11 +56,13 @@ class EmbeddedCluster(ClusterParts):
         is_api_only: bool = False,
         guards_stalls: bool = True,
         is_manager_heard: Callable[[str], bool] = lambda node: True,
+        host: PodHost | None = None,
     ) -> None:
         """`checkpoints`: what simulated pods find on the shared file system. `manager_api` wraps the port that a control
         plane is given, each time one is made, `machine_api` that of the nodes and agents: there their calls can be watched,
         held up, or made to fail. `is_api_only`: manager and machines are other processes of this cluster. `guards_stalls`:
-        False lets tests see what happens without that guard. `is_manager_heard`: by that node, beside the API."""
+        False lets tests see what happens without that guard. `is_manager_heard`: by that node, beside the API.
+        `host`: what pods run on."""
         self.config = config
         self.store = ObjectStore(journal, may_stay_in_memory=is_lease_renewal)
         self.api = LocalCluster(self.store, clock=clock, new_uid=new_uid, admission=admission)
@@ -71,6 +74,7 @@ class EmbeddedCluster(ClusterParts):
         self._chance = chance
         self._manager_api = manager_api
         self._is_api_only = is_api_only
+        self._host = host or PodHost(is_simulated=config.runtime == "simulated")
         machines = ClusterMachines(
             config,
             machine_api(self.api),
@@ -95,7 +99,8 @@ class EmbeddedCluster(ClusterParts):
         self.stalls.was_deaf_until(self._clock())
         self.spawn("loop-lag", watch_loop_lag(self.stalls, self._clock, PART))
         self.spawn("api-writes", watch_api_writes(self.stalls, self.api, self._clock, PART))
-        self.spawn("builtin", run_builtin(self.api, self._clock, self._chance.random, self._kinds, self.stalls))
+        builtin = run_builtin(self.api, self._clock, self._chance.random, self._kinds, self.stalls, self._host)
+        self.spawn("builtin", builtin)
         await self.start_machines()
         if not self._is_api_only:
             self.spawn("control-plane", self.control.run())

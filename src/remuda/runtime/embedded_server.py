@@ -47,6 +47,7 @@ class EmbeddedClusterServer:
             new_uid=lambda: str(uuid.uuid4()),
             admission=lambda read: AdmissionChain(read, host),
             is_api_only=is_api_only,
+            host=host,
         )
 
     @asynccontextmanager

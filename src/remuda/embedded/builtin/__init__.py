@@ -19,16 +19,20 @@ from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.jobs import JobController
 from remuda.embedded.builtin.namespaces import NamespaceController, kind_without_struct
 from remuda.embedded.builtin.node_lifecycle import NodeLifecycleController
+from remuda.embedded.builtin.pod_field_events import PodFieldEvents
 from remuda.embedded.builtin.pod_summaries import (
     WATCHED_KINDS,
     DisruptionBudgetController,
     EndpointsController,
     QuotaController,
 )
+from remuda.embedded.pod_fields.judge_pod import PodHost
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.controller import run_controller
+from remuda.kube.runtime.events import EventRecorder
 from remuda.kube.runtime.work_queue import WorkQueue
 
+_ROOT = PodHost()
 Kinds = Callable[[], Iterable[type[KObject]]]
 
 _STORED_ONLY = tuple(
@@ -64,11 +68,14 @@ async def run_builtin(
     jitter: Callable[[], float],
     kinds: Kinds = lambda: BUILTIN_KINDS,
     stalls: OwnStalls | None = None,
+    host: PodHost = _ROOT,
 ) -> None:
     """Until cancelled. `kinds`: every kind served at the time, for emptying namespaces and counting quotas. `stalls`: those of
-    this process; whose silence it was that nobody renewed a lease."""
+    this process; whose silence it was that nobody renewed a lease. `host`: what pods run on, which decides what they cannot have."""
     own = stalls or OwnStalls()
     view = BuiltinView(cluster, jitter=jitter)
+    recorder = EventRecorder(cluster, clock)
+    pod_fields = PodFieldEvents(cluster, view.pods, recorder.source("remuda-pod-fields"), host)
 
     def queue() -> WorkQueue[tuple[str, str]]:
         return WorkQueue(jitter=jitter)
@@ -83,13 +90,15 @@ async def run_builtin(
     running = (
         run_controller("nodelifecycle", nodes, lifecycle, clock),
         run_controller("namespace", namespaces, NamespaceController(cluster, view, namespaces, kinds), clock),
-        run_controller("job", jobs, JobController(cluster, view, jobs), clock),
+        run_controller("job", jobs, JobController(cluster, view, jobs, recorder.source("job-controller")), clock),
         run_controller("replicaset", sets, ReplicaSetController(cluster, view, sets, clock), clock),
         run_controller("deployment", deployments, DeploymentController(cluster, view, deployments), clock),
         run_controller("disruption", budgets, DisruptionBudgetController(cluster, view, budgets), clock),
         run_controller("resourcequota", quotas, QuotaController(cluster, view, quotas, counted), clock),
         run_controller("endpointslice", endpoints, EndpointsController(cluster, view, endpoints), clock),
         expire_events(cluster, clock),
+        pod_fields.run(),
+        recorder.run(),
     )
     try:
         async with asyncio.TaskGroup() as group:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.api.errors import Conflict, NotFound
+from remuda.api.errors import ApiError, Conflict, NotFound
 from remuda.api.kubernetes.batch_v1 import TRACKING, Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
@@ -18,8 +18,10 @@ from remuda.embedded.builtin.planners.jobs import JobObserved, JobPlan, plan_job
 from remuda.embedded.builtin.status_patch import write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all_objects, write_objects_from_few
+from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
 
+_REFUSED = (403, 422)  # answers that will not change by themselves: the user is told
 Key = tuple[str, str, str]  # namespace, name, uid of the Job
 
 
@@ -32,8 +34,8 @@ class OrphanedJobPods(msgspec.Struct, frozen=True):
 class JobController:
     """A `Reconciler` keyed by (namespace, name, uid)."""
 
-    def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key]) -> None:
-        self._cluster, self._view, self._queue = cluster, view, queue
+    def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key], events: EventSink = SILENCE) -> None:
+        self._cluster, self._view, self._queue, self._events = cluster, view, queue, events
         view.jobs.subscribe(self._on_job)
         view.pods.subscribe(self._on_pod)
 
@@ -69,7 +71,12 @@ class JobController:
         await write_builtin_status(self._cluster, job, job.status, plan.status)
         await write_all_objects(self._release, [*plan.release, *plan.withdraw])
         await write_all_objects(lambda pod: delete_pod_for_builtin(self._cluster, pod), [*plan.delete, *plan.withdraw])
-        await write_objects_from_few(self._create, plan.create)
+        try:
+            await write_objects_from_few(self._create, plan.create)
+        except ApiError as error:
+            if error.code in _REFUSED:
+                self._events.warning(job, "FailedCreate", f"Error creating: {error.message}")
+            raise
         if plan.expire:
             try:
                 await self._cluster.delete(Job, job.name, job.namespace, when=Preconditions(uid=job.uid))

@@ -62,6 +62,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     stopping_since: float | None = None  # TERM was sent
     sidecars_told: bool = False  # TERM was sent to the sidecars as well
     killed: bool = False
+    expired: bool = False  # it was active longer than it may be
     vanished: bool = False  # the object is gone from the API
     untold: int | None = (
         None  # exit code of a container that ended while no node was here: the agent has not heard of it
@@ -117,6 +118,10 @@ class ReleaseDevices(msgspec.Struct, frozen=True):
     """Tell the agent that the pod's processes are gone."""
 
 
+class ExpirePod(msgspec.Struct, frozen=True):
+    """The pod has been active for as long as it may be: it fails."""
+
+
 class RestartPod(msgspec.Struct, frozen=True):
     """Every container has ended: the pod starts anew from its init containers."""
 
@@ -126,7 +131,15 @@ class RemovePod(msgspec.Struct, frozen=True):
 
 
 Action = (
-    AdmitPod | PullImage | StartContainer | StopContainers | KillContainers | ReleaseDevices | RestartPod | RemovePod
+    AdmitPod
+    | PullImage
+    | StartContainer
+    | StopContainers
+    | KillContainers
+    | ReleaseDevices
+    | ExpirePod
+    | RestartPod
+    | RemovePod
 )
 
 
@@ -141,6 +154,22 @@ def plan_pod(pod: Pod, record: PodRecord, images: Membership[str], now: float, *
     """`images`: those present on the node. `written`: the API has the status that follows from `record`."""
     if is_pod_over(pod, record):
         return _plan_pod_end(pod, record, now, written)
+    deadline = active_deadline(pod, record)
+    if deadline is not None and now >= deadline:
+        return PodPlan((ExpirePod(),))
+    plan = _plan_active_pod(pod, record, images, now, written)
+    if deadline is None:
+        return plan
+    return msgspec.structs.replace(plan, wake_at=min(deadline, deadline if plan.wake_at is None else plan.wake_at))
+
+
+def active_deadline(pod: Pod, record: PodRecord) -> float | None:
+    """When a pod that is not over by then fails; counted from the moment its node took it on."""
+    seconds = pod.spec.active_deadline_seconds
+    return None if seconds is None or not record.start_time else record.start_time + seconds
+
+
+def _plan_active_pod(pod: Pod, record: PodRecord, images: Membership[str], now: float, written: bool) -> PodPlan:
     if is_pod_restarting(pod, record):
         return _plan_pod_restart(record, written)
     if record.admission is DeviceAdmission.NONE:
@@ -156,6 +185,7 @@ def is_pod_over(pod: Pod, record: PodRecord) -> bool:
         or pod.is_deleting
         or pod.is_terminal
         or record.admission is DeviceAdmission.REFUSED
+        or record.expired
         or pod_outcome(pod, record) is not None
     )
 

@@ -47,6 +47,7 @@ from remuda.embedded.node.runtime_port import NO_LOCAL_COMMAND
 
 OWN_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready", RESTARTING)
 
+DEADLINE_EXCEEDED = "DeadlineExceeded"
 _NOTICES = {
     NO_LOCAL_COMMAND: "A container names no command and images are not run here: the pod is simulated. Give it a command.",
 }
@@ -115,6 +116,8 @@ def _pod_phase(pod: Pod, record: PodRecord, known: PodStatus) -> str:
         return known.phase  # a finished pod never comes back to life
     if record.admission is DeviceAdmission.REFUSED:
         return "Failed"
+    if record.expired and not record.is_live:
+        return "Failed"
     final = pod_outcome(pod, record)
     if final is not None and not record.is_live:  # sidecars are stopped first
         return final
@@ -131,6 +134,8 @@ def _pod_reason(record: PodRecord, known: PodStatus, phase: str) -> tuple[str, s
         return record.refused_as, record.refusal
     if known.phase in ("Succeeded", "Failed"):
         return known.reason, known.message
+    if record.expired and phase == "Failed":
+        return DEADLINE_EXCEEDED, "Pod was active on the node longer than the specified deadline"
     if record.notice and phase in ("Pending", "Running"):
         return record.notice, _NOTICES.get(record.notice, "")
     return "", ""

@@ -30,6 +30,7 @@ from remuda.embedded.node.pod_lifecycle import (
     Action,
     AdmitPod,
     DeviceAdmission,
+    ExpirePod,
     KillContainers,
     PodRecord,
     PullImage,
@@ -213,6 +214,8 @@ class PodWorker:
                 self._note(killed=True)
             case ReleaseDevices():
                 await self._release()
+            case ExpirePod():
+                self._note(expired=True)
             case RestartPod():
                 self.record = record_after_restart(self.record)
             case RemovePod():

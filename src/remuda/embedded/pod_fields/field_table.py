@@ -153,7 +153,9 @@ _LIFE_CYCLE: Final = [
     *_honoured(
         f"{_NODE}test_a_deaf_program_and_all_it_started_is_killed_after_the_grace", "terminationGracePeriodSeconds"
     ),
-    *_warned("the pod runs on when the time is over", "activeDeadlineSeconds"),
+    *_honoured(
+        "tests/component/test_node_simulated.py::test_a_pod_that_is_active_for_too_long_fails", "activeDeadlineSeconds"
+    ),
     *_warned("the pod is Ready when its containers are", "readinessGates[]"),
     *_warned("nobody asks them: an eviction goes ahead", "evictionResponders[]"),
     *_refused(

@@ -6,6 +6,7 @@ alone must be enough.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,3 +108,12 @@ def retry_after_s(code: int, headers: Mapping[str, str]) -> float | None:
         return None
     text = headers.get("Retry-After", "").strip()
     return float(text) if text.isascii() and text.isdigit() else None
+
+
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+
+
+def warning_text(header: str) -> str:
+    """What a Warning header of an API server says (`299 - "..."`); "" for one of another kind."""
+    match = _WARNING.match(header)
+    return re.sub(r"\\(.)", r"\1", match[1]) if match is not None else ""

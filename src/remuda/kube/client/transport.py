@@ -30,7 +30,7 @@ from remuda import __version__
 from remuda.api.errors import ApiError, Refusal, Unavailable
 from remuda.kube.client.access import Access
 from remuda.kube.client.credentials import Credentials, Identity
-from remuda.kube.client.http_errors import Unauthorized, api_error_of_answer, retry_after_s
+from remuda.kube.client.http_errors import Unauthorized, api_error_of_answer, retry_after_s, warning_text
 from remuda.kube.client.request_pacing import Patience, Rate, RequestFailure, RequestTokenBucket, next_retry_wait
 from remuda.kube.client.rest_paths import JSON, reachable_http_socket_path
 from remuda.kube.client.tls import TlsContexts
@@ -110,6 +110,7 @@ class Transport:
         self.options = options
         self.jitter = jitter
         self.sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+        self.warn: Callable[[str], None] = lambda text: None  # told what the server warns of
         self._uds = uds
         self._credentials = Credentials(access, clock=clock)
         self._tls = TlsContexts(access.tls) if access.is_encrypted else None
@@ -246,6 +247,9 @@ class Transport:
             async with response:
                 asked_s = retry_after_s(response.status, response.headers)
                 raise _Refused(response.status, await response.read(), asked_s)
+        for header in response.headers.getall("Warning", ()):
+            if text := warning_text(header):
+                self.warn(text)
         return response
 
     def _abort_connections(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from remuda.api.codec import from_wire, to_wire
@@ -13,6 +14,7 @@ from remuda.embedded.node.pod_lifecycle import (
     Action,
     AdmitPod,
     DeviceAdmission,
+    ExpirePod,
     KillContainers,
     PodPlan,
     PodRecord,
@@ -148,6 +150,25 @@ def test_next_step(pod: Pod, known: PodRecord, actions: list[Action], wake_at: f
     assert plan.wake_at == wake_at
     assert not plan.finished
     assert plan_pod(pod, known, {"a"}, NOW) == plan
+
+
+@pytest.mark.parametrize(
+    ("known", "actions", "wake_at"),
+    [
+        (record(running(), start_time=NOW - 20), [], NOW + 10),
+        (record(ended(1, 0, NOW + 7), start_time=NOW - 20), [], NOW + 7),
+        (record(ended(1, 0, NOW + 70), start_time=NOW - 20), [], NOW + 10),
+        (record(running(), start_time=NOW - 30), [ExpirePod()], None),
+        (record(running(), start_time=NOW - 30, expired=True), [StopContainers(30)], NOW + 30),
+        (record(ended(0), start_time=NOW - 30, expired=True), [ReleaseDevices()], None),
+    ],
+    ids=["before", "back-off first", "deadline first", "at the deadline", "expired", "stopped"],
+)
+def test_the_active_deadline(known: PodRecord, actions: list[Action], wake_at: float | None) -> None:
+    pod = a_pod()
+    pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, active_deadline_seconds=30))
+    plan = plan_pod(pod, known, {"a"}, NOW)
+    assert (list(plan.actions), plan.wake_at) == (actions, wake_at)
 
 
 def test_devices_go_back_before_the_end_is_published() -> None:
