@@ -71,7 +71,8 @@ async def run_builtin(
     host: PodHost = _ROOT,
 ) -> None:
     """Until cancelled. `kinds`: every kind served at the time, for emptying namespaces and counting quotas. `stalls`: those of
-    this process; whose silence it was that nobody renewed a lease. `host`: what pods run on, which decides what they cannot have."""
+    this process; whose silence it was that nobody renewed a lease. `host`: what pods run on, which
+    decides what they cannot have."""
     own = stalls or OwnStalls()
     view = BuiltinView(cluster, jitter=jitter)
     recorder = EventRecorder(cluster, clock)
