@@ -185,6 +185,19 @@ async def test_placement_that_makes_no_sense_is_refused(wire: Wire, asked: JsonO
     assert (answer.code, answer.fields) == (422, [field.replace("REQUIRED", REQUIRED)])
 
 
+async def test_a_pod_that_names_a_node_where_it_may_not_go_is_refused(wire: Wire) -> None:
+    await wire.create("/api/v1/nodes", {"metadata": {"name": "n1", "labels": {"kind": "big"}}})
+    small: Any = {"nodeSelector": {"kind": "small"}}
+    big: Any = {"nodeSelector": {"kind": "big"}}
+    refused = await wire.ask("POST", PODS, pod(nodeName="n1", **small))
+    assert (refused.code, refused.fields) == (422, ["spec.nodeName"])
+    assert "NodeAffinity: node n1" in refused.body["message"]
+    terms = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}
+    assert (await wire.ask("POST", PODS, pod(nodeName="n1", affinity=required(terms)))).code == 422
+    assert (await wire.ask("POST", PODS, pod(nodeName="n1", **big))).code == 201
+    assert (await wire.ask("POST", PODS, pod("q", nodeName="unknown", **small))).code == 201
+
+
 # --- what is told elsewhere ---------------------------------------------------------------------------------------------
 
 

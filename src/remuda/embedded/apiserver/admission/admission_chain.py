@@ -38,7 +38,12 @@ class AdmissionChain:
             DefaultTolerationSeconds(),
             ExtendedResourceToleration(),
         )
-        self._validating: tuple[ValidatingPlugin, ...] = (limits, priority, UnhonouredPods(host), QuotaAdmission(read))
+        self._validating: tuple[ValidatingPlugin, ...] = (
+            limits,
+            priority,
+            UnhonouredPods(read, host),
+            QuotaAdmission(read),
+        )
 
     def admit(self, request: AdmissionRequest) -> JsonObject:
         """The body to store; raises the ApiError that is the answer. A write of a subresource is only looked at."""
