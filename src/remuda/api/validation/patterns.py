@@ -22,7 +22,7 @@ import re2
 MAX_LOG_PATTERN = 256  # characters
 MAX_LOG_TEXT = 4096  # characters that are looked at: the last ones
 MAX_SCHEMA_PATTERN = 16_384  # characters
-MAX_REPEATS = 4_000  # the sum of a pattern's counts; `?`, `*` and `+` are one each
+MAX_REPEATS = 2_000  # the sum of a pattern's counts; `?`, `*` and `+` are one each
 
 SYNTAX = "https://github.com/google/re2/wiki/Syntax"
 
