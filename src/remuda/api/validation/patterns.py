@@ -22,7 +22,7 @@ import re2
 MAX_LOG_PATTERN = 256  # characters
 MAX_LOG_TEXT = 4096  # characters that are looked at: the last ones
 MAX_SCHEMA_PATTERN = 16_384  # characters
-MAX_REPEATS = 4_000  # the sum of a pattern's counts; `?`, `*` and `+` are one each
+MAX_REPEATS = 2_000  # the sum of a pattern's counts; `?`, `*` and `+` are one each
 
 SYNTAX = "https://github.com/google/re2/wiki/Syntax"
 
@@ -54,6 +54,7 @@ def _re2_options(max_memory: int) -> Any:
 
 _LOG_OPTIONS = _re2_options(1 << 20)
 _SCHEMA_OPTIONS = _re2_options(2 << 20)
+_MOST_OF_ONE = 1_000
 _REPEATS = re.compile(r"\{(\d{1,4})(?:,(\d{0,4}))?\}|[?*+]")
 
 
@@ -80,7 +81,8 @@ def fits_schema_pattern(pattern: str, value: str) -> bool:
 @lru_cache(maxsize=1024)
 def pattern_repeats(pattern: str) -> int:
     """How often its parts may repeat, added up; at least: what is quoted or in a class is counted, too."""
-    return sum(max(int(low or 1), int(high or 0)) for low, high in _REPEATS.findall(pattern))
+    counts = (max(int(low or 1), int(high or 0)) for low, high in _REPEATS.findall(pattern))
+    return sum(count for count in counts if count <= _MOST_OF_ONE)  # a larger one RE2 refuses by itself
 
 
 def schema_match_price(pattern: str, value: str) -> int:
