@@ -156,6 +156,7 @@ def agent_config(config: AgentProcessConfig) -> AgentConfig:
         cdi_dir=config.cdi_dir,
         pod_logs=config.pod_logs,
         confirm_count=config.confirm_count,
+        makes_object=False,
         rules=OrderRules(parse_node_hooks(config.allow_hooks), tuple(shlex.split(config.reboot_command))),
     )
 
@@ -205,9 +206,8 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
         stack.push_async_callback(agent.stop)
         if agent.holdings is not None:
             bound.subscribe(lambda old, new, nudge=agent.holdings.nudge: nudge())  # type: ignore[misc]
-        if config.report_timeout_s > 0:
-            lease = AgentLease(cluster, config.node, time.time, lease_s=config.report_timeout_s)
-            await stack.enter_async_context(run_beside(lease.run(), "lease"))
+        lease = AgentLease(cluster, config.node, time.time, lease_s=config.report_timeout_s)
+        await stack.enter_async_context(run_beside(lease.run(), "lease"))
         await stack.enter_async_context(run_beside(watch_agent_lateness(backend.report), "lateness"))
         if config.fence_s > 0:
             await stack.enter_async_context(
