@@ -184,7 +184,7 @@ async def _measure(agents: HttpCluster, manager: Counting, ask: QuarantineAsk) -
             rows = [
                 to_wire(d) | ({"signals": [to_wire(signal)]} if d.id == DEVICE else {}) for d in found.observed.devices
             ]
-            await agents.patch(NodeDevices, name, {"observed": {"devices": rows}})
+            await agents.patch(NodeDevices, name, {"status": {"devices": rows}}, subresource="status")
 
         await write_all_objects(fail, failing)
         said = time.monotonic() - began
@@ -268,7 +268,9 @@ async def _fill(cluster: HttpCluster, names: list[str], ask: QuarantineAsk) -> N
         await cluster.create(Node, {"metadata": {"name": name}})
         await cluster.patch(Node, name, {"spec": {"taints": None}})
         await cluster.patch(Node, name, {"status": {"conditions": [READY]}}, subresource="status")
-        await cluster.create(NodeDevices, {"metadata": {"name": name}, "observed": {"model": MODEL, "devices": rows}})
+        await cluster.create(NodeDevices, {"metadata": {"name": name}})
+        seen = {"status": {"model": MODEL, "devices": rows}}
+        await cluster.patch(NodeDevices, name, seen, subresource="status")
 
     await write_all_objects(make, names)
 

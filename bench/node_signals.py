@@ -333,7 +333,8 @@ async def _fill(api: LocalCluster, ask: SignalsAsk) -> None:
         rows = FakeBackend(model, name, time.time).inventory()
         await api.create(Node, {"metadata": {"name": name}, "status": {"allocatable": {RESOURCE_GPU: str(GPUS)}}})
         observed = {"model": MODEL, "devices": [to_wire(row) for row in rows]}
-        await api.create(NodeDevices, {"metadata": {"name": name}, "observed": observed})
+        await api.create(NodeDevices, {"metadata": {"name": name}})
+        await api.patch(NodeDevices, name, {"status": observed}, subresource="status")
         for row in () if ask.whole and number % 2 else rows:
             meta = {"name": f"{name}-{row.id}", "namespace": "default", "annotations": {ANNOTATION_DEVICES: row.id}}
             container = {"name": "main", "image": "i", "resources": {"limits": {RESOURCE_GPU: "1"}}}

@@ -239,8 +239,8 @@ async def test_what_was_under_way_when_the_agent_ended(orderer: Orderer) -> None
     await orderer.stop(first)
     await orderer.give("probe", "probe", "gpu-1")
     await orderer.give("reset", "reset", "gpu-2")
-    patch = {"observed": {"answers": [to_wire(a) for a in left]}}
-    await orderer.rig.cluster.patch(NodeDevices, NODE, patch)
+    patch = {"status": {"answers": [to_wire(a) for a in left]}}
+    await orderer.rig.cluster.patch(NodeDevices, NODE, patch, subresource="status")
     rebooted = FakeBackend(load_machine_model("dgx-h100"), NODE, time.time)
     rebooted.reboot()
     await orderer.agent(*ALL, backend=rebooted)

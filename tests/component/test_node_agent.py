@@ -139,6 +139,7 @@ async def site() -> AsyncIterator[Site]:
             made = Site(base, kubelet, resources)
             await made.cluster.create(Namespace, {"metadata": {"name": "default"}})
             await made.cluster.create(Node, {"metadata": {"name": NODE}})
+            await made.cluster.create(NodeDevices, {"metadata": {"name": NODE}})  # the manager's part
             watching = asyncio.create_task(made.devices.run())
             await made.devices.synced()
             yield made

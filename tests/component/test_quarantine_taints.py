@@ -54,7 +54,8 @@ class Stage:
     async def machine(self) -> None:
         await self.cluster.create(Node, Node(metadata=ObjectMeta(name=NODE)))
         rows = [{"id": f"gpu-{n}", "type": "H100", "resource": "nvidia.com/gpu"} for n in (0, 1)]
-        await self.cluster.create(NodeDevices, {"metadata": {"name": NODE}, "observed": {"devices": rows}})
+        await self.cluster.create(NodeDevices, {"metadata": {"name": NODE}})
+        await self.cluster.patch(NodeDevices, NODE, {"status": {"devices": rows}}, subresource="status")
 
     async def order(self, **orders: QuarantineOrder | None) -> None:
         wire: JsonObject = {name.replace("_", "-"): None if o is None else to_wire(o) for name, o in orders.items()}
@@ -119,7 +120,7 @@ def test_a_device_that_is_not_reported_keeps_its_rule() -> None:
     async def story(stage: Stage) -> None:
         await stage.order(gpu_0=BY_INCIDENT)
         await stage.stands()
-        await stage.cluster.patch(NodeDevices, NODE, {"observed": {"devices": []}})
+        await stage.cluster.patch(NodeDevices, NODE, {"status": {"devices": []}}, subresource="status")
         await stage.order(gpu_1=BY_OPERATOR)
         assert await stage.stands() == {GPU_0: "Xid79"}, "of gpu-1 nobody knows whose driver it is"
 

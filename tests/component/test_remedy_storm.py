@@ -55,7 +55,8 @@ async def a_storm(api: LocalCluster) -> None:
         name = f"n{number:02d}"
         await api.create(Node, {"metadata": {"name": name}})
         rows = [{"id": "gpu-0", "type": "H100", "resource": "nvidia.com/gpu"}]
-        await api.create(NodeDevices, {"metadata": {"name": name}, "observed": {"devices": rows}})
+        await api.create(NodeDevices, {"metadata": {"name": name}})
+        await api.patch(NodeDevices, name, {"status": {"devices": rows}}, subresource="status")
         made = await api.create(Incident, blank_incident(device_subject(name, "gpu-0"), to_time(T0)))
         await api.patch(Incident, made.name, {"status": to_wire(status)}, subresource="status")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from remuda.api.devices import NodeDevices
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
 from remuda.core.health.agent_liveness import agent_silent_since, liveness_lease_name
@@ -23,6 +24,7 @@ async def a_cluster() -> Rig:
     for name in ("default", NODE_LEASE_NAMESPACE):
         await rig.cluster.create(Namespace, {"metadata": {"name": name}})
     await rig.cluster.create(Node, {"metadata": {"name": NODE}})
+    await rig.cluster.create(NodeDevices, {"metadata": {"name": NODE}})  # the manager's part
     return rig
 
 
@@ -50,11 +52,19 @@ async def test_row_48_the_agent_renews_a_lease_of_its_own(tmp_path: Path) -> Non
     assert agent_silent_since(lease, time.time() + 30.0) is not None
 
 
-async def test_row_48_without_a_limit_there_is_no_lease(tmp_path: Path) -> None:
+async def test_row_48_without_a_limit_its_lease_never_runs_out(tmp_path: Path) -> None:
     rig = await a_cluster()
-    async with node_agent(a_config(tmp_path, "0"), rig.cluster) as agent:
-        await agent.flush()
-        assert not (await rig.cluster.list(Lease, NODE_LEASE_NAMESPACE)).items
+    name = liveness_lease_name(NODE)
+    old = {"holderIdentity": NODE, "leaseDurationSeconds": 5, "renewTime": "2020-01-01T00:00:00.000000Z"}
+    meta = {"name": name, "namespace": NODE_LEASE_NAMESPACE}
+    await rig.cluster.create(Lease, {"metadata": meta, "spec": old})  # of one that had a limit
+    async with node_agent(a_config(tmp_path, "0"), rig.cluster):
+        lease = await rig.seen(Lease, name, lambda found: found.spec.renew_time is None, NODE_LEASE_NAMESPACE)
+    assert agent_silent_since(lease, time.time() + 1e6) is None
+    await rig.cluster.delete(Lease, name, NODE_LEASE_NAMESPACE)
+    async with node_agent(a_config(tmp_path, "0"), rig.cluster):
+        lease = await rig.seen(Lease, name, lambda found: True, NODE_LEASE_NAMESPACE)
+    assert (lease.spec.holder_identity, lease.spec.renew_time) == (NODE, None)
 
 
 def test_row_48_limits_as_they_are_written(tmp_path: Path) -> None:

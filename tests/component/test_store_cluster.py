@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import AlreadyExists, ApiError, BadRequest, Conflict, Expired, Invalid, NotFound
-from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace, Node, Pod
-from remuda.api.meta import KObject, ObjectMeta
+from remuda.api.kubernetes.core_v1 import Binding, ConfigMap, Lease, Namespace, Node, Pod
+from remuda.api.meta import JsonObject, KObject, ObjectMeta
 from remuda.api.selectors import parse_field_selector, parse_selector
 from remuda.api.training import TrainingJob
 from remuda.embedded.apiserver.app import ApiServerApp
@@ -258,11 +258,25 @@ async def test_status_and_the_rest_are_written_apart(cluster: Cluster) -> None:
 
 
 async def test_only_kinds_with_a_status_have_one_to_write(cluster: Cluster) -> None:
-    await cluster.create(NodeDevices, {"metadata": {"name": "n"}, "observed": {"model": "m"}})
+    await cluster.create(ConfigMap, {"metadata": {"name": "n", "namespace": "team"}})
     with pytest.raises(NotFound):
-        await cluster.patch(NodeDevices, "n", {"status": {}}, subresource="status")
-    devices = await cluster.patch(NodeDevices, "n", {"verdicts": [{"device": "d"}]})
-    assert (devices.observed.model, devices.metadata.generation) == ("m", 2)
+        await cluster.patch(ConfigMap, "n", {"status": {}}, "team", subresource="status")
+
+
+async def test_what_an_agent_sees_is_the_status_of_its_ledger_and_the_rest_is_not_in_its_reach(
+    cluster: Cluster,
+) -> None:
+    made = await cluster.create(NodeDevices, {"metadata": {"name": "n"}, "status": {"model": "forged"}})
+    assert made.observed.model == ""
+    order = {"reason": "ByOperator"}
+    await cluster.patch(NodeDevices, "n", {"quarantine": {"gpu-0": order}, "verdicts": [{"device": "d"}]})
+    forged: JsonObject = {"quarantine": None, "orders": {"x": {"action": "reboot"}}, "verdicts": []}
+    forged["status"] = {"model": "m"}
+    found = await cluster.patch(NodeDevices, "n", forged, subresource="status")
+    assert (found.observed.model, found.metadata.generation) == ("m", 2)
+    assert (list(found.quarantine), list(found.orders), len(found.verdicts)) == (["gpu-0"], [], 1)
+    found = await cluster.patch(NodeDevices, "n", {"status": {"model": "forged"}, "orders": {"x": {"action": "probe"}}})
+    assert (found.observed.model, list(found.orders)) == ("m", ["x"])
 
 
 async def test_a_node_registers_with_its_status(cluster: Cluster) -> None:

@@ -44,8 +44,16 @@ def kubelet_view(node: RealNode) -> Path:
     return view
 
 
+def make_ledger(node: RealNode) -> None:
+    """The manager's part, for tests that run none: an agent writes the status of its node's NodeDevices and nothing else."""
+    body = {"apiVersion": "remuda.dev/v1alpha1", "kind": "NodeDevices", "metadata": {"name": node.name}}
+    answer = node.plane.request("POST", "/apis/remuda.dev/v1alpha1/nodedevices", body)
+    assert answer.status in (201, 409), answer
+
+
 def running_agent(node: RealNode, api: Cluster) -> contextlib.AbstractAsyncContextManager[Agent]:
     """One life of the agent, in this process. Another one over the same directory takes over what it left."""
+    make_ledger(node)
     config = AgentProcessConfig(
         node.name,
         str(agent_root(node)),
@@ -102,6 +110,7 @@ class Command:
 @contextlib.asynccontextmanager
 async def agent_command(node: RealNode, log: Path) -> AsyncIterator[Command]:
     """`remuda agent`, up when this is entered. Ended by SIGTERM, unless the test killed it."""
+    make_ledger(node)
     command = Command(
         log,
         "agent",

@@ -7,14 +7,8 @@ There is no kubelet: what pods do is not looked at. Nothing may be refused, exce
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
-import pytest_asyncio
-import yaml
 
 from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import Pod
@@ -22,99 +16,20 @@ from remuda.api.names import ANNOTATION_DEVICES
 from remuda.api.training import TrainingJob
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Forbidden
-from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.runtime.leader import LeaderTerm
 from remuda.kube.runtime.leader_lease import LeaseTiming
-from remuda.runtime.link_endpoint import LINK, LinkConfig
+from remuda.runtime.link_endpoint import LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, run_manager
 from remuda.runtime.node_agent import AgentProcessConfig, node_agent
-from tests.builders.waiting import PATIENCE_S, until
-from tests.kube.control_plane import ROOT, ControlPlane
-from tests.kube.planes import own_plane
-
-DEPLOY = ROOT / "deploy"
-SPACE, HERE, THERE = "remuda-system", "node-a", "node-b"
-
-
-class Watched(HttpCluster):
-    """Remembers what it was not allowed to do."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.forbidden: list[str] = []
-
-    async def _call(self, *args: Any, **options: Any) -> bytes:
-        try:
-            return await super()._call(*args, **options)
-        except Forbidden as error:
-            self.forbidden.append(str(error))
-            raise
+from tests.builders.waiting import until
+from tests.kube.control_plane import ControlPlane
+from tests.kube.deployed import HERE, SPACE, THERE, Cast, deployed_cast, deployed_plane  # noqa: F401
 
 
 class Quiet:
     def waiting(self) -> None: ...
 
     def leading(self, term: LeaderTerm) -> None: ...
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with own_plane(tmp_path_factory.mktemp("deploy")) as plane:
-        plane.kubectl("apply", "-f", str(DEPLOY / "crds"))
-        plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
-        for name in ("manager.yaml", "agent.yaml"):
-            plane.kubectl("apply", "--validate=strict", "-f", str(DEPLOY / name))
-        plane.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
-        for node in (HERE, THERE):
-            plane.request("POST", "/api/v1/nodes", {"metadata": {"name": node}})
-        yield plane
-
-
-def token_of(plane: ControlPlane, account: str, pod: dict[str, Any] | None = None, audience: str = "") -> str:
-    spec: dict[str, Any] = {"audiences": [audience]} if audience else {}
-    if pod is not None:
-        spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": pod["name"], "uid": pod["uid"]}
-    path = f"/api/v1/namespaces/{SPACE}/serviceaccounts/{account}/token"
-    answer = plane.request("POST", path, {"spec": spec})
-    assert answer.status == 201, answer
-    return str(answer.body["status"]["token"])
-
-
-def agents_pod(plane: ControlPlane) -> dict[str, Any]:
-    """The pod the DaemonSet would make on a node, from its own template."""
-    documents = yaml.safe_load_all((DEPLOY / "agent.yaml").read_text())
-    template = next(d["spec"]["template"] for d in documents if d["kind"] == "DaemonSet")
-    spec = {**template["spec"], "nodeName": HERE}
-    del spec["priorityClassName"]  # made by a controller that does not run here
-    made = plane.request("POST", f"/api/v1/namespaces/{SPACE}/pods", {"metadata": {"name": "agent"}, "spec": spec})
-    if made.status == 409:
-        made = plane.request("GET", f"/api/v1/namespaces/{SPACE}/pods/agent")
-    assert made.status in (200, 201), made
-    return dict(made.body["metadata"])
-
-
-def as_user(plane: ControlPlane, token: str, place: Path) -> Watched:
-    body = json.loads(plane.kubeconfig.read_text())
-    body["users"][0]["user"] = {"token": token}
-    place.write_text(json.dumps(body))
-    return Watched(access=load_kubeconfig(place))
-
-
-class Cast:
-    def __init__(self, admin: HttpCluster, manager: Watched, agent: Watched, link_token: Path) -> None:
-        self.admin, self.manager, self.agent, self.link_token = admin, manager, agent, link_token
-
-
-@pytest_asyncio.fixture
-async def cast(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cast]:
-    pod = agents_pod(plane)
-    link = tmp_path / "link-token"
-    link.write_text(token_of(plane, "remuda-agent", pod, LINK))
-    manager = as_user(plane, token_of(plane, "remuda-manager"), tmp_path / "manager")
-    agent = as_user(plane, token_of(plane, "remuda-agent", pod), tmp_path / "agent")
-    own = HttpCluster(access=load_kubeconfig(plane.kubeconfig))
-    async with asyncio.timeout(PATIENCE_S), own as admin, manager, agent:
-        yield Cast(admin, manager, agent, link)
 
 
 def make_ready(plane: ControlPlane) -> None:
@@ -181,15 +96,15 @@ async def bound(api: HttpCluster) -> Pod:
 
 
 async def test_an_agent_writes_about_its_own_node_only(cast: Cast) -> None:
-    words = f"WrongNode: the agent on node '{HERE}' may not write {THERE}"
+    await cast.admin.create(NodeDevices, {"metadata": {"name": THERE}})
+    words = f"WrongNode: the agent on node '{HERE}' may not write nodedevices {THERE}"
 
     async def refused() -> bool:
         """A policy takes a moment to be in force."""
         try:
-            await cast.agent.create(NodeDevices, {"metadata": {"name": THERE}})
+            await cast.agent.patch(NodeDevices, THERE, {"status": {"model": "mine"}}, subresource="status")
         except Forbidden as error:
             return words in str(error)
-        await cast.admin.delete(NodeDevices, THERE)
         return False
 
     await until("the policy to be in force", refused)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from remuda.api.codec import to_wire
 from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.devices import Holding, NodeDevices, Observed, ObservedDevice, Signal
 from remuda.api.errors import TooManyRequests
@@ -117,7 +118,8 @@ class Stage:
         held = Holding(f"{self.namespace}/{pod.name}", "main", RESOURCE_GPU, ["gpu-0"], pod.uid)
         rows = [ObservedDevice("gpu-0", "H100", signals=[signal]), ObservedDevice("gpu-1", "H100", index=1)]
         seen = Observed(devices=rows, holdings=[held])
-        await self.api.create(NodeDevices, NodeDevices(metadata=ObjectMeta(name=self.node), observed=seen))
+        await self.api.create(NodeDevices, NodeDevices(metadata=ObjectMeta(name=self.node)))
+        await self.api.patch(NodeDevices, self.node, {"status": to_wire(seen)}, subresource="status")
 
     async def end_when_deleted(self, pod: Pod) -> Pod:
         """As a kubelet does: Failed with the conditions that are there. Returns the pod as it was when it was told to go."""

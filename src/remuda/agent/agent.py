@@ -2,7 +2,7 @@
 
 It joins the parts: the backend says which devices there are and what befalls them, the inventory keeps that, the grants say who
 holds what, the plugins hand it out, the registry knows what the launchers do, and the reporter carries all of it to
-`NodeDevices.observed`.
+the status of NodeDevices.
 
 Invariants: a device belongs to one pod at a time, until that pod's processes are confirmed gone; a restart of the agent repairs
 no device, frees none and ends no process, so what the API says of signals and launchers holds until the node itself says
@@ -87,7 +87,9 @@ class Agent:
         stalls = stalls or OwnStalls()
         self.config = config
         self.pods: BoundPods = pods or plugin_bound_pods_reader(cluster, config.node)
-        self.reporter = NodeReporter(cluster, config.node, lambda part: self.renderer.render(part))
+        self.reporter = NodeReporter(
+            cluster, config.node, lambda part: self.renderer.render(part), makes_object=config.makes_object
+        )
         self.inventory = Inventory(config.node, backend.inventory())
         self.launchers = LauncherRegistry(
             config.node,

@@ -1,7 +1,9 @@
 """The agent's own lease: that it is there, apart from whether it has anything to say (`core.health.agent_liveness`).
 
 Renewed three times per length. An API that does not answer is asked again soon; who reads the lease draws the conclusion, and
-the agent its own (`agent_fence`). Only an agent that can die without its node needs one.
+the agent its own (`agent_fence`). Only an agent that can die without its node needs one. It is also how a manager learns that the
+node has an agent, and makes its NodeDevices; so an agent whose silence means nothing (`lease_s` 0) has one as well, without a time
+in it.
 """
 
 from __future__ import annotations
@@ -43,14 +45,15 @@ class AgentLease:
 
     async def run(self) -> None:
         """Until cancelled."""
+        length_s = self._lease_s or REPORT_TIMEOUT_S
         while True:
-            sent_at, pause_s = self._elapsed(), self._lease_s / 3
+            sent_at, pause_s = self._elapsed(), length_s / 3
             try:
-                async with asyncio.timeout(self._lease_s / 6):
+                async with asyncio.timeout(length_s / 6):
                     await self.renew()
             except Exception as error:  # whatever the transport raises: the next turn tries again
                 log.warning("agent.lease_not_renewed", node=self._node, error=str(error) or type(error).__name__)
-                pause_s = self._lease_s / 12
+                pause_s = length_s / 12
             else:
                 self._renewed(sent_at)
             await asyncio.sleep(pause_s)
@@ -60,11 +63,14 @@ class AgentLease:
         name, now = liveness_lease_name(self._node), lease_micro_time(to_time(self._clock()))
         length = max(1, math.ceil(self._lease_s))
         spec: JsonObject = {"holderIdentity": self._node, "leaseDurationSeconds": length, "renewTime": now}
+        if not self._lease_s:
+            spec |= {"leaseDurationSeconds": None, "renewTime": None}
         try:
             await self._cluster.patch(Lease, name, {"spec": spec}, NODE_LEASE_NAMESPACE)
         except NotFound:
             meta = {"name": name, "namespace": NODE_LEASE_NAMESPACE}
             try:
-                await self._cluster.create(Lease, {"metadata": meta, "spec": {**spec, "acquireTime": now}})
+                said = {field: value for field, value in spec.items() if value is not None}
+                await self._cluster.create(Lease, {"metadata": meta, "spec": {**said, "acquireTime": now}})
             except AlreadyExists:  # an agent that is being replaced was a moment faster
                 return

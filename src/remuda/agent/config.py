@@ -22,7 +22,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     `report_timeouts` of single devices; 0 = for ever. `cdi_dir`: where CDI specs of the devices are kept; "" = none are.
     `pod_logs`: where the kubelet's runtime keeps the logs of containers; "" = launchers read their own.
     `rules`: what the node lets the manager order. `idle`: when a held device is called idle.
-    `confirm_count`: after a boot nothing is handed out until the node has shown all its devices once."""
+    `confirm_count`: after a boot nothing is handed out until the node has shown all its devices once.
+    `makes_object`: whether the agent makes its NodeDevices; beside a kubelet the manager does."""
 
     node: str
     alloc_root: str
@@ -41,3 +42,4 @@ class AgentConfig(msgspec.Struct, frozen=True):
     rules: OrderRules = OrderRules()
     idle: IdleRule = IdleRule()
     confirm_count: bool = False
+    makes_object: bool = True

@@ -1,9 +1,11 @@
-"""The agent's half of NodeDevices: `observed`, written as merge patches, one at a time.
+"""The agent's half of NodeDevices: its status, written as merge patches, one at a time.
 
 Transitions come in bursts: a gang of eight on this node gets ready within milliseconds. Whoever has news marks the part that
 changed; one write is under way at most, and everything marked meanwhile goes into the next one. So the API gets the newest
-state, in order, in as few writes as its own speed allows. A write that fails is tried again with the news of then; only
-`observed` is ever named in a patch, so the manager's half cannot be harmed.
+state, in order, in as few writes as its own speed allows. A write that fails is tried again with the news of then; it goes
+through the status subresource, so the manager's half cannot be harmed. The object itself is the manager's to make; an agent that
+has no manager apart from it (an embedded node's) makes it by itself. In an object that is not the one written to before,
+everything is written anew.
 
 `ReportRenderer` keeps nothing. Whenever a part is asked for, whoever knows it is asked, so what is reported is always the newest.
 """
@@ -51,10 +53,12 @@ Render = Callable[[str], Any]  # part -> its JSON-ready content
 
 
 class NodeReporter:
-    def __init__(self, cluster: Cluster, node: str, render: Render) -> None:
+    def __init__(self, cluster: Cluster, node: str, render: Render, *, makes_object: bool = True) -> None:
         self._cluster = cluster
         self._node = node
         self._render = render
+        self._makes_object = makes_object
+        self._uid = ""  # of the object that has what is `_written`
         self._dirty: set[str] = set()
         self._written: JsonObject = {}
         self._task: asyncio.Task[None] | None = None
@@ -69,6 +73,9 @@ class NodeReporter:
         while True:
             try:
                 found = await self._cluster.get(NodeDevices, self._node)
+                if found.is_observed_before:
+                    # Whole and in one write: answers to orders are in it, and without its answer an order is begun again.
+                    await self._patch(to_wire(found.observed))
             except NotFound:
                 return None
             except Exception as error:
@@ -78,6 +85,7 @@ class NodeReporter:
             else:
                 empty: JsonObject = {part: "" if part in (MODEL, BOOT) else [] for part in PARTS}
                 self._written = {**empty, **to_wire(found.observed)}
+                self._uid = found.uid
                 return found
 
     def mark(self, *parts: str) -> None:
@@ -132,16 +140,25 @@ class NodeReporter:
 
     async def _write(self, body: JsonObject) -> None:
         self.writes += 1
-        try:
-            await self._cluster.patch(NodeDevices, self._node, {"observed": body})
-        except NotFound:
-            full = {part: self._render(part) for part in PARTS}
+        if not self._uid and self._makes_object:
             with contextlib.suppress(AlreadyExists):
-                await self._cluster.create(NodeDevices, {"metadata": {"name": self._node}, "observed": full})
-                self._written = full
-                body.update(full)
-                return
-            await self._cluster.patch(NodeDevices, self._node, {"observed": full})
+                await self._cluster.create(NodeDevices, {"metadata": {"name": self._node}})
+        try:
+            found = await self._patch(body)
+        except NotFound:
+            self._uid = ""
+            self._forget_written()
+            raise
+        if self._uid and found.uid != self._uid:
+            self._forget_written()
+        self._uid = found.uid
+
+    async def _patch(self, body: JsonObject) -> NodeDevices:
+        return await self._cluster.patch(NodeDevices, self._node, {"status": body}, subresource="status")
+
+    def _forget_written(self) -> None:
+        self._written = {}
+        self._dirty.update(PARTS)
 
 
 class ReportRenderer:

@@ -51,7 +51,7 @@ COLUMNS: dict[type[KObject], tuple[tuple[str, str, str, int], ...]] = {
         ("Reason", "string", ".status.reason", 1),
         _AGE,
     ),
-    NodeDevices: (("Model", "string", ".observed.model", 0), _AGE),
+    NodeDevices: (("Model", "string", ".status.model", 0), _AGE),
     Drill: (
         ("Type", "string", ".spec.type", 0),
         ("Node", "string", ".spec.node", 0),
@@ -244,7 +244,8 @@ DESCRIPTIONS: dict[tuple[str, str], str] = {
     ("TrainingJobStatus", "barrier"): "Closed: everyone gets ready for the attempt. Open: everyone runs it.",
     ("TrainingJobStatus", "used"): "Interruptions charged per cause since the last refill.",
     ("TrainingJobStatus", "interruptions"): "How often training was interrupted so far.",
-    ("NodeDevices", "observed"): "What the node's agent sees.",
+    ("NodeDevices", "status"): "What the node's agent sees; it writes nothing else.",
+    ("NodeDevices", "observed"): "As status, of agents from before it. Counts until there is a status.",
     ("NodeDevices", "verdicts"): "What the signals mean and who holds each device; written by the manager.",
     ("NodeDevices", "quarantine"): "Orders to keep a device out of use, by its id.",
     ("NodeDevices", "withheld"): "Orders to place nothing of a resource on this node, by the resource's name.",

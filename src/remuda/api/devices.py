@@ -1,8 +1,9 @@
 """NodeDevices: the home of the ledger, one object per node.
 
-NodeDevices has two writers that never touch each other's part: the node's agent writes `observed`, the manager writes
-`verdicts`, `notices`, `findings` and `history`; `quarantine`, `withheld` and `orders` take orders from operators and
-controllers. All write transitions only, never heartbeats. Counts (capacity, free) are derived, never stored.
+NodeDevices has two writers that never touch each other's part: the node's agent writes `status`, which is what it observes, and
+through that subresource nothing else; the manager makes the object and writes `verdicts`, `notices`, `findings` and `history`;
+`quarantine`, `withheld` and `orders` take orders from operators and controllers. All write transitions only, never heartbeats.
+Counts (capacity, free) are derived, never stored.
 """
 
 from __future__ import annotations
@@ -216,10 +217,12 @@ class DeviceHistory(UntrustedTimes, frozen=True, rename="camel", omit_defaults=T
 
 class NodeDevices(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     resource: ClassVar[Resource] = Resource(
-        GROUP, VERSION, "NodeDevices", "nodedevices", namespaced=False, short=("nd",)
+        GROUP, VERSION, "NodeDevices", "nodedevices", namespaced=False, short=("nd",), subresources=("status",)
     )
 
-    observed: Observed = Observed()
+    observed: Observed = msgspec.field(default=Observed(), name="status")  # by the agent
+    # Where agents wrote before there was a status. It counts until the agent has written its status; nobody writes it any more.
+    observed_before: Observed | None = msgspec.field(default=None, name="observed")
     verdicts: list[Verdict] = []
     notices: list[Notice] = []  # by the manager
     quarantine: dict[str, QuarantineOrder] = {}  # by device id; a map, so that orders from several hands merge
@@ -232,3 +235,12 @@ class NodeDevices(KObject, frozen=True, rename="camel", omit_defaults=True, kw_o
     findings: dict[str, list[Signal]] = {}  # by device: what the manager itself found, judged beside what the agent saw
     history: dict[str, DeviceHistory] = {}  # by device, by the manager
     orders: dict[str, DeviceOrder] = {}  # by order id, for the agent
+
+    @property
+    def is_observed_before(self) -> bool:
+        """Whether the agent has yet to write its status, and `observed` is what an earlier one left."""
+        return self.observed is self.observed_before
+
+    def __post_init__(self) -> None:
+        if self.observed_before is not None and self.observed == Observed():
+            msgspec.structs.force_setattr(self, "observed", self.observed_before)

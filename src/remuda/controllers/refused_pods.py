@@ -10,7 +10,7 @@ import contextlib
 
 from remuda.api.codec import to_wire
 from remuda.api.conditions import with_condition
-from remuda.api.errors import AlreadyExists, Conflict, NotFound
+from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject, KObject, OwnerReference, to_time
@@ -88,6 +88,12 @@ class RefusedPods:
         except AlreadyExists:
             pass  # made before, and then somebody ended
         except NotFound:
+            return
+        except ApiError as error:
+            if error.code not in (403, 422):
+                raise
+            # For good: what its owner could make need not be the manager's to make. The old one stays, for him to see.
+            self._events.warning(pod, "NotMadeAgain", error.message)
             return
         await self.delete(pod)
 

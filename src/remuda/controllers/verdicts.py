@@ -4,6 +4,8 @@ One key per node; writes transitions only. Looks again by itself when a debounce
 a finding. What is found beyond the node (domains that fail as one) is kept by `domain_suspicion`; its search, which concerns
 no node more than another, has the key `SEARCH`.
 
+It also makes the object of a node whose agent shows itself by its lease: an agent may write nothing but the status of one.
+
 Its own write tells it nothing: what the informer brings back as it was written is not looked at again.
 
 Events about the Node say what became of its devices, and of its plugins once the hold-down is over: until then nothing is made
@@ -12,11 +14,14 @@ of it.
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
 from remuda.api.devices import DeviceHistory, DeviceState, NodeDevices, Notice, QuarantineOrder, Signal, Verdict
+from remuda.api.errors import AlreadyExists
 from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.remedies import Offender, RemedyPolicy
@@ -51,6 +56,13 @@ class NodeObserved(msgspec.Struct, frozen=True):
     devices: NodeDevices
     node: Node | None
     lease: Lease | None = None  # the agent's
+
+
+class MissingNodeDevices(msgspec.Struct, frozen=True):
+    """Of a node that is there. `lease`: its agent's."""
+
+    name: str
+    lease: Lease
 
 
 class NodeJudged(msgspec.Struct, frozen=True):
@@ -118,6 +130,7 @@ class VerdictController:
             if written is None or not written.is_echoed(old, new):
                 self._queue.add(name)
         elif old is not None:
+            self._queue.add(old.name)  # its agent goes on
             self._overlay.forget(old.name)
             self._told.pop(old.name, None)
             self._rules.pop(old.name, None)
@@ -167,16 +180,22 @@ class VerdictController:
             self._rules[devices.name] = rules
         return rules
 
-    async def observe(self, key: str) -> NodeObserved | None:
-        devices = self._view.devices.get(key)
-        if devices is None:
+    async def observe(self, key: str) -> NodeObserved | MissingNodeDevices | None:
+        devices, node = self._view.devices.get(key), self._view.nodes.get(key)
+        if devices is None and node is None:
             return None
         lease = self._view.lease_as_seen(liveness_lease_name(key))
-        return NodeObserved(devices, self._view.nodes.get(key), lease)
+        if devices is not None:
+            return NodeObserved(devices, node, lease)
+        return MissingNodeDevices(key, lease) if lease is not None else None
 
-    def plan(self, observed: NodeObserved | None, now: float) -> NodeJudged | float | None:
+    def plan(
+        self, observed: NodeObserved | MissingNodeDevices | None, now: float
+    ) -> NodeJudged | MissingNodeDevices | float | None:
         """A float: seconds until the next search for suspects; all that is planned when there is no node to judge."""
-        if observed is None:
+        if isinstance(observed, MissingNodeDevices) and agent_silent_since(observed.lease, now) is None:
+            return observed
+        if not isinstance(observed, NodeObserved):
             return self._search(now)
         devices, pods = observed.devices, self._view.pods.by_index("node", observed.devices.name)
         timers, offender = self._rules_of(devices, observed.node)
@@ -214,7 +233,11 @@ class VerdictController:
         at = self.suspicion.search(now)
         return None if at is None else max(0.0, at - now) + 0.001
 
-    async def apply(self, planned: NodeJudged | float | None) -> float | None:
+    async def apply(self, planned: NodeJudged | MissingNodeDevices | float | None) -> float | None:
+        if isinstance(planned, MissingNodeDevices):
+            with contextlib.suppress(AlreadyExists):
+                await self._cluster.create(NodeDevices, {"metadata": {"name": planned.name}})
+            return None
         search_s = planned.search_s if isinstance(planned, NodeJudged) else planned
         if search_s is not None:
             self._queue.add_after(SEARCH, search_s)
@@ -275,6 +298,8 @@ class VerdictController:
 def _node_devices_patch(planned: NodeJudged) -> JsonObject:
     """Only the parts that changed."""
     patch: JsonObject = {}
+    if planned.node.observed_before is not None and not planned.node.is_observed_before:
+        patch["observed"] = None
     if planned.verdicts != planned.node.verdicts:
         patch["verdicts"] = [to_wire(v) for v in planned.verdicts]
     if planned.notices != planned.node.notices:

@@ -169,6 +169,7 @@ def agent_config(config: AgentProcessConfig) -> AgentConfig:
         cdi_dir=config.cdi_dir,
         pod_logs=config.pod_logs,
         confirm_count=config.confirm_count,
+        makes_object=False,
         rules=OrderRules(parse_node_hooks(config.allow_hooks), tuple(shlex.split(config.reboot_command))),
     )
 
@@ -229,10 +230,9 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
         if agent.holdings is not None:
             bound.subscribe(lambda old, new, nudge=agent.holdings.nudge: nudge())  # type: ignore[misc]
         fence = AgentFence(agent.fence, agent.unfence, config.fences_after_s, suspend_aware_lease_clock_s)
-        if config.report_timeout_s > 0:
-            lease = AgentLease(cluster, config.node, time.time, lease_s=config.report_timeout_s, renewed=fence.renewed)
-            await stack.enter_async_context(run_beside(lease.run(), "lease"))
-        elif config.fence_s > 0:
+        lease = AgentLease(cluster, config.node, time.time, lease_s=config.report_timeout_s, renewed=fence.renewed)
+        await stack.enter_async_context(run_beside(lease.run(), "lease"))
+        if config.report_timeout_s <= 0 and config.fence_s > 0:
             await stack.enter_async_context(run_beside(_ask_api(cluster, config.node, fence), "reach"))
         await stack.enter_async_context(run_beside(watch_agent_lateness(backend.report), "lateness"))
         if config.fence_s > 0:
@@ -303,7 +303,7 @@ def has_agent_token(place: Path, token: str) -> bool:
 
 
 async def _ask_api(cluster: Cluster, node: str, fence: AgentFence) -> None:
-    """For an agent without a lease: any answer of the API stands for the renewal that it has none of."""
+    """For an agent whose lease has no time in it: any answer of the API stands for a renewal."""
     while True:
         asked = suspend_aware_lease_clock_s()
         try:

@@ -48,10 +48,10 @@ class Gate(LocalCluster):
 
 
 class Node:
-    def __init__(self, cluster: Gate) -> None:
+    def __init__(self, cluster: Gate, makes_object: bool = True) -> None:
         self.state: JsonObject = {part: [] for part in PARTS}
         self.state |= {"model": "m", "boot": "b", "devices": [{"id": "gpu-0", "type": "X"}]}
-        self.reporter = NodeReporter(cluster, "node-01", self.state.__getitem__)
+        self.reporter = NodeReporter(cluster, "node-01", self.state.__getitem__, makes_object=makes_object)
 
     def launcher(self, number: int) -> None:
         self.state["launchers"] = [{"pod": "p", "uid": "u", "state": "ready", "attempt": number}]
@@ -107,12 +107,12 @@ async def test_news_during_a_write_is_one_more_write(cluster: Gate) -> None:
     assert [r.attempt for r in (await observed(cluster)).launchers] == [49]
 
 
-async def test_only_what_changed_is_written_and_only_observed(cluster: Gate) -> None:
+async def test_only_what_changed_is_written_and_only_the_status(cluster: Gate) -> None:
     node = await started(cluster)
     node.launcher(1)
     await node.reporter.flush()
-    assert [list(p) for p in cluster.patches] == [["observed"]]
-    assert list(cluster.patches[0]["observed"]) == [LAUNCHERS]
+    assert [list(p) for p in cluster.patches] == [["status"]]
+    assert list(cluster.patches[0]["status"]) == [LAUNCHERS]
     node.reporter.mark(*PARTS)  # nothing is new
     await node.reporter.flush()
     assert len(cluster.patches) == 1
@@ -171,6 +171,63 @@ async def test_made_by_another_at_the_same_moment(cluster: Gate, monkeypatch: py
     node.reporter.mark(*PARTS)
     await node.reporter.flush()
     assert [d.id for d in (await observed(cluster)).devices] == ["gpu-0"]
+
+
+async def test_where_the_manager_makes_the_object_it_is_waited_for(
+    cluster: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_reporter, "RETRY_FIRST_S", 0.001)
+    node = Node(cluster, makes_object=False)
+    assert await node.reporter.load() is None
+    node.reporter.mark(*PARTS)
+    await cluster.waiting.wait()
+    with pytest.raises(NotFound):
+        await observed(cluster)
+    await cluster.create(NodeDevices, {"metadata": {"name": "node-01"}})
+    await node.reporter.flush()
+    assert [d.id for d in (await observed(cluster)).devices] == ["gpu-0"]
+
+
+async def test_an_object_that_the_manager_made_anew_gets_everything(cluster: Gate) -> None:
+    """It was gone and back between two writes: the second one finds it there, and it has nothing of the first."""
+    node = await started(cluster)
+    await cluster.delete(NodeDevices, "node-01")
+    await cluster.create(NodeDevices, {"metadata": {"name": "node-01"}})
+    node.launcher(1)
+    await node.reporter.flush()
+    found = await observed(cluster)
+    assert (found.model, [d.id for d in found.devices], [r.attempt for r in found.launchers]) == ("m", ["gpu-0"], [1])
+
+
+OLD = {
+    "model": "m",
+    "boot": "b",
+    "devices": [{"id": "gpu-0", "type": "X", "signals": [{"source": "kmsg", "code": "xid-79"}]}],
+    "answers": [{"id": "reboot-1", "action": "reboot", "outcome": "Running"}],
+}
+
+
+async def test_what_an_agent_from_before_the_status_left_is_taken_over_in_one_write(cluster: Gate) -> None:
+    """An answer that were lost would have its order carried out a second time."""
+    await cluster.create(NodeDevices, {"metadata": {"name": "node-01"}, "observed": OLD, "quarantine": {}})
+    node = Node(cluster)
+    found = await node.reporter.load()
+    assert found is not None
+    assert [a.id for a in found.observed.answers] == ["reboot-1"]
+    assert cluster.patches == [{"status": OLD}]
+    await cluster.patch(NodeDevices, "node-01", {"observed": None})
+    now = await observed(cluster)
+    assert [(a.id, a.outcome) for a in now.answers] == [("reboot-1", "Running")]
+    assert [s.code for d in now.devices for s in d.signals] == ["xid-79"]
+
+
+async def test_an_old_report_counts_only_until_there_is_a_status(cluster: Gate) -> None:
+    await cluster.create(NodeDevices, {"metadata": {"name": "node-01"}, "observed": OLD})
+    before = await cluster.get(NodeDevices, "node-01")
+    assert (before.is_observed_before, before.observed.model) == (True, "m")
+    await cluster.patch(NodeDevices, "node-01", {"status": {"boot": "c"}}, subresource="status")
+    now = await cluster.get(NodeDevices, "node-01")
+    assert (now.is_observed_before, now.observed.boot, now.observed.devices) == (False, "c", [])
 
 
 async def test_what_the_api_has_already_is_not_written_again(cluster: Gate) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from rich.console import Console, RenderableType
 
+from remuda.api.codec import to_wire
 from remuda.api.devices import DeviceState, LauncherReport, NodeDevices, Observed, ObservedDevice, Verdict
 from remuda.api.drills import Drill
 from remuda.api.kubernetes.core_v1 import Node, NodeStatus, Pod, PodSpec, PodStatus
@@ -306,10 +307,9 @@ class Cli:
 async def _put(cluster: LocalCluster, obj: KObject) -> None:
     """Create, then the status, which `create` drops as the API does."""
     made = await cluster.create(type(obj), obj)
-    status = getattr(obj, "status", None)
+    status = to_wire(obj).get("status")
     if status is not None and "status" in obj.resource.subresources:
-        body = msgspec.to_builtins(status)
-        await cluster.patch(type(obj), made.name, {"status": body}, made.namespace, subresource="status")
+        await cluster.patch(type(obj), made.name, {"status": status}, made.namespace, subresource="status")
 
 
 async def _answer(cluster: LocalCluster, status: JsonObject) -> None:

@@ -40,8 +40,8 @@ class Answering(Cli):
                 if id not in done and self.outcome:
                     reason = "" if self.outcome == "Succeeded" else "ProbeFailed"
                     answer = OrderAnswer(id, order.action, self.outcome, order.device, reason, "So it is.")
-                    body = {"observed": {"answers": [to_wire(answer)]}}
-                    await cluster.patch(NodeDevices, found.name if found else "", body)
+                    body = {"status": {"answers": [to_wire(answer)]}}
+                    await cluster.patch(NodeDevices, found.name if found else "", body, subresource="status")
 
 
 @pytest.fixture

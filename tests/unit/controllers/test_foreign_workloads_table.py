@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from remuda.api.devices import DeviceState, NodeDevices
-from remuda.api.errors import TooManyRequests
+from remuda.api.errors import Invalid, TooManyRequests
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, LeaseSpec, Node, Pod
 from remuda.api.meta import JsonObject, ObjectMeta
@@ -252,6 +252,16 @@ SCENARIOS = [
             [NOTE, "patch Pod/default/p", MARK, "create Pod/default/p-retry1", REMOVE],
             ["Warning Pod/default/p AdmissionRejected", "Normal Pod/default/p MadeAgain"],
             {(Pod, "default/p-retry1"): {"spec": {"nodeName": None}}},
+        ),
+    ),
+    Scenario(
+        name="a bare one that may not be made again stays and says why",
+        given=[NODE, ledger(DeviceState.HEALTHY), refused("p", "", **{ANNOTATION_RETRY_ADMISSION: "true"})],
+        first=[refuse_next("create Pod/default/p-retry1", Invalid("TooMuchPrivilege: ..."))],
+        happens=[wait(10.0)],
+        want=Want(
+            [NOTE, "patch Pod/default/p", MARK, "create Pod/default/p-retry1 !Invalid"],
+            ["Warning Pod/default/p AdmissionRejected", "Warning Pod/default/p NotMadeAgain"],
         ),
     ),
     Scenario(

@@ -76,7 +76,7 @@ SCENARIOS = [
     Scenario(
         name="what else changes in the ledger wakes nobody",
         given=[machine("n1"), ordered()],
-        happens=[patch(NodeDevices, "n1", {"observed": {"boot": "b2"}})],
+        happens=[patch(NodeDevices, "n1", {"status": {"boot": "b2"}})],
         want=Want([MAKE], [TAINTED], stands("Xid79"), looks=3),
     ),
     Scenario(

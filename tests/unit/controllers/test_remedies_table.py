@@ -50,7 +50,7 @@ def answer(key: str, outcome: str = "Succeeded", at: float = 2.0, name: str = NA
         "device": DEVICE,
         "time": after(at).isoformat(),
     }
-    return patch(NodeDevices, "n1", {"observed": {"answers": [said]}})
+    return patch(NodeDevices, "n1", {"status": {"answers": [said]}})
 
 
 def record(key: str, outcome: str, **more: Any) -> JsonObject:

@@ -47,7 +47,7 @@ def answer(what: str, outcome: str = "Succeeded", node: str = "n1") -> Happening
         "outcome": outcome,
         "time": after(2.0).isoformat(),
     }
-    return patch(NodeDevices, node, {"observed": {"answers": [said]}})
+    return patch(NodeDevices, node, {"status": {"answers": [said]}})
 
 
 def marks(owner: str | None, cordoned: bool) -> JsonObject:

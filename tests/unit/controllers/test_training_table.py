@@ -57,7 +57,7 @@ def reports(*states: str, attempt: int = 1, code: int = 1) -> Happening:
         }
         for n, state in enumerate(states)
     ]
-    return patch(NodeDevices, "n1", {"observed": {"launchers": rows}})
+    return patch(NodeDevices, "n1", {"status": {"launchers": rows}})
 
 
 STARTED = [sits(0), sits(1), reports("ready", "ready"), reports("running", "running")]

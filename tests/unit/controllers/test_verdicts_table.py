@@ -44,7 +44,7 @@ def says(*signals: tuple[str, float]) -> Happening:
     """The agent of n1 has these of gpu-0, each with its time, and nothing of gpu-1."""
     told = [{"source": "kmsg", "code": code, "time": after(at).isoformat()} for code, at in signals]
     rows: list[JsonObject] = [{"id": f"gpu-{n}", "type": "H100", "signals": told if n == 0 else []} for n in (0, 1)]
-    return patch(NodeDevices, "n1", {"observed": {"devices": rows}})
+    return patch(NodeDevices, "n1", {"status": {"devices": rows}})
 
 
 def lease(renewed: float, seconds: int = 30) -> Lease:
@@ -193,6 +193,35 @@ SCENARIOS = [
         ),
     ),
     Scenario(
+        name="a node whose agent shows itself gets its object",
+        given=[N1.node(), N2.node(), lease(0.0)],
+        want=Want(["create NodeDevices/n1"], objects={(NodeDevices, "n1"): {"status": None}}),
+    ),
+    Scenario(
+        name="no object is made without a node or while its agent is silent",
+        given=[N2.node(), lease(0.0)],
+        happens=[wait(40.0), put(N1.node())],
+    ),
+    Scenario(
+        name="an object is made when a silent agent is heard again",
+        given=[N2.node(), lease(0.0)],
+        happens=[wait(40.0), put(N1.node()), put(lease(46.0))],
+        want=Want(["create NodeDevices/n1"]),
+    ),
+    Scenario(
+        name="an object that somebody removes is made again while its agent is there",
+        given=[*both(N1), lease(0.0)],
+        happens=[delete(NodeDevices, "n1")],
+        want=Want(["create NodeDevices/n1"]),
+    ),
+    Scenario(
+        name="a report from before the status is judged and goes when there is a status",
+        given=[N1.node(), NodeDevices(metadata=ObjectMeta(name="n1"))],
+        first=[patch(NodeDevices, "n1", {"observed": {"devices": [{"id": "gpu-0", "type": "H100"}]}})],
+        happens=[wait(5.0), patch(NodeDevices, "n1", {"status": {"devices": [{"id": "gpu-1", "type": "H100"}]}})],
+        want=Want([WRITE, WRITE], objects={(NodeDevices, "n1"): {"observed": None, **states("Healthy")}}),
+    ),
+    Scenario(
         name="a new manager makes nothing of what is judged",
         given=both(FAILED),
         happens=[restart, restart],
@@ -201,7 +230,7 @@ SCENARIOS = [
     Scenario(
         name="rows that make no sense spoil nobody else's verdict",
         given=both(N1, N2.signal("gpu-0", "xid-79", at=EPOCH)),
-        happens=[patch(NodeDevices, "n1", {"observed": {"devices": NONSENSE}}), says(("xid-79", 4.0))],
+        happens=[patch(NodeDevices, "n1", {"status": {"devices": NONSENSE}}), says(("xid-79", 4.0))],
         want=Want(
             ["patch NodeDevices/n2", WRITE, WRITE],
             ["Warning Node/n2 DeviceUnhealthy", TOLD],

@@ -1,4 +1,4 @@
-"""What the manager tells this node to do (`NodeDevices.orders`), done once per id, and answered (`observed.answers`).
+"""What the manager tells this node to do (`NodeDevices.orders`), done once per id, and answered (`status.answers`).
 
 The record of what was begun is the API's, not the agent's: an order is begun by writing the answer Running, guarded by the
 object's version, and only whoever's write stood carries it out. So an id is carried out once, whatever restarts in between and
@@ -308,9 +308,8 @@ class OrderRunner:
                             return None
                         answers = [to_wire(a) for a in _kept_order_answers(found, answer)]
                         when = Preconditions(resource_version=found.metadata.resource_version)
-                        await self._cluster.patch(
-                            NodeDevices, self._node, {"observed": {"answers": answers}}, when=when
-                        )
+                        body = {"status": {"answers": answers}}
+                        await self._cluster.patch(NodeDevices, self._node, body, subresource="status", when=when)
                         return answer
                     except NotFound:
                         return None
