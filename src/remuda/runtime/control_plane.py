@@ -28,6 +28,7 @@ from remuda.controllers.training import TrainingController
 from remuda.controllers.verdicts import WORKERS, VerdictController
 from remuda.controllers.webhook_notices import WebhookNoticeController
 from remuda.core.gang.kubelet_pods import KubeletGangPodForm
+from remuda.core.health.mass_silence import MassSilenceRule
 from remuda.core.health.own_stalls import OwnStalls
 from remuda.kube.client.webhooks import HttpWebhookClient, WebhookClient
 from remuda.kube.cluster import Cluster
@@ -59,14 +60,22 @@ class ControlPlane:
         stalls: OwnStalls | None = None,
         proves_api: bool = False,
         term_left: Callable[[], float] = lambda: math.inf,
+        mass_silence: MassSilenceRule = MassSilenceRule(),  # noqa: B008 - an immutable value
     ) -> None:
         """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to. `stalls`: ours, where
         `proves_api` says that somebody else proves that the API takes our writes. `term_left`: seconds in which nobody else can
-        lead."""
+        lead. `mass_silence`: what to do when most nodes fall silent at once."""
         self._cluster = cluster
         self.stalls = stalls or OwnStalls()
         self._proves_api = proves_api
-        self.view = ClusterView(cluster, jitter=chance.random, clock=clock, stalls=self.stalls, term_left=term_left)
+        self.view = ClusterView(
+            cluster,
+            jitter=chance.random,
+            clock=clock,
+            stalls=self.stalls,
+            term_left=term_left,
+            mass_silence=mass_silence,
+        )
         self._clock = clock
         self._jobs: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
         self._nodes: WorkQueue[str] = WorkQueue(jitter=chance.random)
@@ -86,7 +95,7 @@ class ControlPlane:
             view.pods,
             view.nodes,
             view.devices,
-            view.dead_nodes,
+            view.unfit_nodes,
             clock,
             schedulers,
             penalties=view.penalties,

@@ -14,6 +14,7 @@ from pathlib import Path
 from remuda.api.errors import AlreadyExists
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import KObject, ObjectMeta
+from remuda.core.health.mass_silence import MassSilenceRule
 from remuda.core.health.own_stalls import OwnStalls
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.objects import AdmissionPort, NewestStoredObjects
@@ -52,6 +53,7 @@ class EmbeddedCluster(ClusterParts):
         admission: Callable[[NewestStoredObjects], AdmissionPort] | None = None,
         is_api_only: bool = False,
         guards_stalls: bool = True,
+        mass_silence: MassSilenceRule | None = None,
         is_manager_heard: Callable[[str], bool] = lambda node: True,
     ) -> None:
         """`checkpoints`: what simulated pods find on the shared file system. `manager_api` wraps the port that a control
@@ -65,6 +67,7 @@ class EmbeddedCluster(ClusterParts):
         self.stalls = OwnStalls(is_on=guards_stalls)  # of the API's process
         self._guards_stalls = guards_stalls
         self._is_manager_heard = is_manager_heard
+        self._mass_silence = mass_silence or config.mass_silence_rule
         self._clock = clock
         self._chance = chance
         self._manager_api = manager_api
@@ -93,7 +96,8 @@ class EmbeddedCluster(ClusterParts):
         self.stalls.was_deaf_until(self._clock())
         self.spawn("loop-lag", watch_loop_lag(self.stalls, self._clock, PART))
         self.spawn("api-writes", watch_api_writes(self.stalls, self.api, self._clock, PART))
-        self.spawn("builtin", run_builtin(self.api, self._clock, self._chance.random, self._kinds, self.stalls))
+        builtin = run_builtin(self.api, self._clock, self._chance.random, self._kinds, self.stalls, self._mass_silence)
+        self.spawn("builtin", builtin)
         await self.start_machines()
         if not self._is_api_only:
             self.spawn("control-plane", self.control.run())
@@ -132,6 +136,7 @@ class EmbeddedCluster(ClusterParts):
             self._clock,
             chance=self._chance,
             stalls=OwnStalls(is_on=self._guards_stalls),
+            mass_silence=self._mass_silence,
         )
         for told in past:
             self.board.recall(told)

@@ -25,6 +25,7 @@ from remuda.api.errors import NotFound, Refusal
 from remuda.api.kinds import OWN_KINDS
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Namespace
 from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletGangPodForm
+from remuda.core.health.mass_silence import MassSilenceRule
 from remuda.core.health.own_stalls import API, API_LATE_S, OwnStalls
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
@@ -53,6 +54,7 @@ class ManagerConfig(msgspec.Struct, frozen=True):
     timing: LeaseTiming = LeaseTiming()
     agent_root: str = "/var/lib/remuda"
     link: LinkConfig | None = None  # None: agents speak through the API only
+    mass_silence: MassSilenceRule = MassSilenceRule()
 
 
 def manager_kubelet_form(agent_root: str) -> KubeletGangPodForm:
@@ -126,6 +128,7 @@ async def run_manager(
             stalls=stalls,
             proves_api=True,  # the lease does
             term_left=term.left_s,
+            mass_silence=config.mass_silence,
         )
         async with contextlib.AsyncExitStack() as stack:
             if config.link is not None:

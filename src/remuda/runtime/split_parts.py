@@ -75,11 +75,11 @@ async def serve_split_api(
         await wait_first_end([face, asyncio.create_task(local.cluster.wait_failed())])
 
 
-async def manage_split(state: StateDir, ready: Ready) -> None:
+async def manage_split(config: ClusterConfig, state: StateDir, ready: Ready) -> None:
     """The supervisor starts one at a time and the next only when the last is gone, so no lease is needed."""
     board, clock = ProgressBoard(), time.time
     async with HttpCluster(uds=state.socket, options=PATIENT) as api:
-        plane = ControlPlane(api, board, clock, chance=random.Random())
+        plane = ControlPlane(api, board, clock, chance=random.Random(), mass_silence=config.mass_silence_rule)
         server = LinkServer(
             NodeTokens(load_token(state.link_secret)),
             board,
@@ -173,7 +173,7 @@ async def _run_part_until_told(part: PartConfig, config: ClusterConfig, state: S
             endpoint = ApiEndpoint(state, part.port, part.bind, time.time())
             work = serve_split_api(config, state, endpoint, ready, part.recover_to)
         case "manager":
-            work = manage_split(state, ready)
+            work = manage_split(config, state, ready)
         case _:
             work = run_node_group(config, state, int(part.name.rpartition("-")[2]) - 1, part.groups, ready)
     await run_until_told(work, part.name)

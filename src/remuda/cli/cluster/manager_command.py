@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from remuda.cli.durations import DURATION
+
 if TYPE_CHECKING:
     from remuda.kube.runtime.leader import LeaderTerm
 
@@ -53,6 +55,17 @@ if TYPE_CHECKING:
     metavar="NAMESPACE/NAME",
     help="Service account of the agents.  [default: remuda-agent in the lease's namespace]",
 )
+@click.option(
+    "--mass-silence",
+    metavar="wait|replace",
+    help="When most nodes of a zone fall silent at once: wait for them, or replace after the hold.  [default: wait]",
+)
+@click.option(
+    "--mass-silence-hold", type=DURATION, metavar="TIME", help="How long nobody is replaced for it.  [default: 10m]"
+)
+@click.option(
+    "--mass-silence-window", type=DURATION, metavar="TIME", help="How close together is at once.  [default: 30]"
+)
 def manager(
     kubeconfig: str | None,
     context: str,
@@ -65,6 +78,9 @@ def manager(
     link_key: str,
     link_ca: str,
     agent_account: str,
+    mass_silence: str | None,
+    mass_silence_hold: float | None,
+    mass_silence_window: float | None,
 ) -> int:
     """Run on a Kubernetes cluster: schedule pods whose schedulerName is `remuda`, and keep training jobs running.
 
@@ -75,7 +91,10 @@ def manager(
     import logging
     import os
 
+    import msgspec
+
     from remuda.cli.program_logs import show_logs
+    from remuda.core.health.mass_silence import MassSilenceRule, check_mass_silence_rule
     from remuda.kube.runtime.leader_lease import LeaseTiming
     from remuda.runtime import link_endpoint
     from remuda.runtime.manager_process import ManagerConfig, serve_manager
@@ -95,7 +114,10 @@ def manager(
         )
         link_endpoint.check_manager_link_config(link)
     show_logs(logging.INFO)
-    config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link)
+    given = {"window_s": mass_silence_window, "hold_s": mass_silence_hold, "then": mass_silence}
+    rule = msgspec.structs.replace(MassSilenceRule(), **{k: v for k, v in given.items() if v is not None})
+    check_mass_silence_rule(rule)
+    config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link, rule)
     asyncio.run(serve_manager(config, _ManagerVoice(lease_namespace)))
     click.echo("Stopped. The lease is released.")
     return 0

@@ -17,7 +17,8 @@ from remuda.cli.session import Session, with_session
 def status(session: Session, form: str) -> int:
     """Show whether the cluster runs, where its API is, and what is in it. Exit code 1 when it does not run.
 
-    -o json prints {"running", "pid", "state", "api", "kubeconfig", "nodes", "ready", "pods", "jobs", "openIncidents"}.
+    -o json prints {"running", "pid", "state", "api", "kubeconfig", "nodes", "ready", "pods", "jobs", "openIncidents",
+    "massSilence"}.
     """
     body = asyncio.run(_read_status(session))
     if is_document(form):
@@ -29,6 +30,8 @@ def status(session: Session, form: str) -> int:
 
         click.echo(f"Running: pid {body['pid']}, {body['ready']} of {plural_text(body['nodes'], 'node')} ready.")
         click.echo(f"Pods: {body['pods']}   jobs: {body['jobs']}   open incidents: {body['openIncidents']}")
+        for words in body["massSilence"]:
+            click.echo(f"MassSilence: {words}")
         click.echo(f"API: {body['api']}   KUBECONFIG={body['kubeconfig']}")
         click.echo(f"State: {body['state']}")
     return 0 if body["running"] else 1
@@ -59,5 +62,6 @@ async def _read_status(session: Session) -> dict[str, Any]:
         "ready": sum(1 for node in nodes if is_condition_true(node.status.conditions, "Ready")),
         "pods": len(pods),
         "jobs": len(jobs),
+        "massSilence": [i.status.message for i in incidents if i.is_open and i.status.verdict.reason == "MassSilence"],
         "openIncidents": sum(1 for incident in incidents if incident.is_open),
     }
