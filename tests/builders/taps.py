@@ -60,10 +60,13 @@ class WatchedJournal(MemoryJournal):
 
 class Kill:
     """When to kill a control plane: `after` so many of its writes. `deaf`: kinds of which it hears nothing new. `cut_off`:
-    nodes whose leases and reports do not get through. `away`: the API cannot be reached at all."""
+    nodes whose leases and reports do not get through, `api_cut` likewise, though these hear the manager. `away`: the API cannot
+    be reached at all. `stopped`: so is who calls; what it does waits until it runs again."""
 
     def __init__(self) -> None:
         self.away = False
+        self.stopped = False
+        self.api_cut: set[str] = set()
         self.cut_off: set[str] = set()
         self.deaf: set[type[KObject]] = set()
         self.dead = asyncio.Event()
@@ -193,6 +196,8 @@ class MortalCluster(RelayedCluster):
     async def _write(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async def delayed() -> T:
             await self._wait()
+            while self._kill.stopped:  # noqa: ASYNC110 - virtual time, and nobody to set an event
+                await asyncio.sleep(0.1)
             self._read(what)
             return await work()
 
@@ -213,12 +218,12 @@ class MortalCluster(RelayedCluster):
 
     async def _deliver(self, kind: type[K], stream: AsyncIterator[WatchEvent[K]]) -> AsyncIterator[WatchEvent[K]]:
         async for event in _late(stream, self._lag):
-            while kind in self._kill.deaf or self._kill.away:  # noqa: ASYNC110 - virtual time, and nobody to set an event
+            while kind in self._kill.deaf or self._kill.away or self._kill.stopped:  # noqa: ASYNC110 - virtual time, and nobody to set an event
                 await asyncio.sleep(1.0)
             yield event
 
     async def patch(self, kind: type[K], name: str, patch: JsonObject, namespace: str = "", **how: Any) -> K:
-        if name in self._kill.cut_off and kind in (Lease, NodeDevices):
+        if name in self._kill.cut_off | self._kill.api_cut and kind in (Lease, NodeDevices):
             raise Unavailable(f"{name} is cut off")
         return await super().patch(kind, name, patch, namespace, **how)
 

@@ -28,9 +28,9 @@ from structlog.typing import EventDict
 
 from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill, DrillKind, DrillSpec
-from remuda.api.kubernetes.core_v1 import Pod
-from remuda.api.meta import KObject, ObjectMeta
-from remuda.api.names import LABEL_GANG
+from remuda.api.kubernetes.core_v1 import Node, Pod
+from remuda.api.meta import KObject, ObjectMeta, to_time
+from remuda.api.names import ANNOTATION_GIVEN_UP, LABEL_GANG
 from remuda.api.training import (
     Budgets,
     Failure,
@@ -42,11 +42,13 @@ from remuda.api.training import (
     TrainingJob,
     TrainingJobSpec,
 )
+from remuda.core.health.mass_silence import MassSilenceRule
 from remuda.core.state.snapshot import devices_of_pod
 from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.embedded.node.simulated_runtime import SimulatedRuntime
 from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints, SimulatedTraining
+from remuda.kube.runtime.leader import lease_micro_time
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
@@ -133,8 +135,10 @@ class World:
         admits: bool = False,
         hook_kinds: tuple[str, ...] = (),
         guards_stalls: bool = True,
+        mass_silence: MassSilenceRule | None = None,
     ) -> None:
         self.loop = loop
+        self.mass_silence = mass_silence
         self.guards_stalls = guards_stalls
         self.clock_ahead_s = 0.0  # how far everybody's clock has jumped
         self.split_off: set[str] = set()  # nodes that do not hear the manager beside the API
@@ -184,6 +188,7 @@ class World:
             machine_api=lambda api: MortalCluster(api, self.machines, self._lag, self._write_lag),
             admission=AdmissionChain if self.admits else None,
             guards_stalls=self.guards_stalls,
+            mass_silence=self.mass_silence,
             is_manager_heard=self._is_manager_heard,
         )
 
@@ -192,7 +197,7 @@ class World:
 
     def _is_manager_heard(self, node: str) -> bool:
         is_cut_off = node in self.split_off or node in self.machines.cut_off
-        return not is_cut_off and not self.manager.dead.is_set()
+        return not is_cut_off and not self.manager.dead.is_set() and not self.manager.stopped
 
     def _see(self, event: StoreEvent) -> None:
         self.invariants.see(event)
@@ -274,6 +279,12 @@ class World:
         self.loop.advance(seconds)
         await asyncio.sleep(0)
 
+    async def give_up(self, *nodes: str) -> None:
+        """As `remuda give-up` does."""
+        said = {"metadata": {"annotations": {ANNOTATION_GIVEN_UP: lease_micro_time(to_time(self.clock()))}}}
+        for node in nodes:
+            await self.cluster.api.patch(Node, node, said)
+
     async def api_away(self, seconds: float) -> None:
         """Neither manager nor machines reach the API; they can speak to one another."""
         kills = (self.manager, self.machines)
@@ -342,7 +353,7 @@ class World:
         return {
             (name, device): uid
             for name, agent in machines.agents.items()
-            if not machines.nodes[name].is_lost and name not in self.machines.cut_off
+            if not machines.nodes[name].is_lost and name not in self.machines.cut_off | self.machines.api_cut
             for device, uid in agent.holders().items()
         }
 

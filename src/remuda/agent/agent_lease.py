@@ -2,8 +2,8 @@
 
 Renewed three times per length. An API that does not answer is asked again soon; who reads the lease draws the conclusion, and
 the agent its own (`agent_fence`). Only an agent that can die without its node needs one. It is also how a manager learns that the
-node has an agent, and makes its NodeDevices; so an agent whose silence means nothing (`lease_s` 0) has one as well, without a time
-in it.
+node has an agent, and makes its NodeDevices; so an agent whose silence means nothing (`lease_s` 0) has one as well, without a
+time in it.
 """
 
 from __future__ import annotations

@@ -47,4 +47,5 @@ ANNOTATION_RETRY_ADMISSION = "remuda.dev/retry-admission"  # "true": a pod that 
 ANNOTATION_RETRY_OF = "remuda.dev/retry-of"  # the pod that it is made again for
 ANNOTATION_REJECTIONS = "remuda.dev/rejections"  # of a refused pod: how many of its owner's in a row, this one included
 ANNOTATION_FORGIVEN = "remuda.dev/forgiven-rejections"  # of a Job: uids of refused pods its backoffLimit was raised for
+ANNOTATION_GIVEN_UP = "remuda.dev/given-up"  # of a silent node: when an operator said that it is gone for good
 ANNOTATION_REPLACE_UNREACHABLE = "remuda.dev/replace-unreachable-after"  # seconds; see core.foreign

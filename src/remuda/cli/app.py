@@ -52,6 +52,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "pause": ("faults.remedy_control:pause", "Start no new remedies for a while."),
         "unpause": ("faults.remedy_control:unpause", "Allow new remedies again."),
         "approve": ("faults.remedy_control:approve", "Allow a remedy that waits for approval."),
+        "give-up": ("faults.give_up:give_up", "Say that silent nodes are gone for good."),
         "deny": ("faults.remedy_control:deny", "Reject a remedy that waits for approval."),
     },
     "Cluster": {

@@ -22,6 +22,7 @@ from remuda.core.foreign.gangs import foreign_gang_of
 from remuda.core.foreign.refused_pods import is_pod_refused_by_node, owner_of_refused_pods
 from remuda.core.health.agent_liveness import AgentLeaseRenewals, liveness_lease_name
 from remuda.core.health.fence_bounds import LONGEST_LEASE_S, hand_on_after_s, promise_s
+from remuda.core.health.mass_silence import MassSilenceRule, MassSilences, NodeSilence, node_silence_of
 from remuda.core.health.own_stalls import NO_STALLS, OwnStalls, StallHistory
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.remedies.policies import policy_in_force
@@ -41,6 +42,8 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from remuda.link.progress_board import Heartbeat
 
+HELD_LOOK_S = 0.2
+
 
 class ClusterView:
     """What the manager sees: one informer per kind, synced before any controller starts."""
@@ -53,10 +56,13 @@ class ClusterView:
         clock: Callable[[], float] | None = None,
         stalls: OwnStalls | None = None,
         term_left: Callable[[], float] = lambda: math.inf,
+        mass_silence: MassSilenceRule = MassSilenceRule(),  # noqa: B008 - an immutable value
     ) -> None:
         """`clock`: says when renewals of leases are seen; without it the holders' clocks are believed. `stalls`: our own.
         `term_left`: for how many seconds nobody else can lead."""
         self._term_left = term_left
+        self.mass_silences = MassSilences(mass_silence)
+        self._held_at, self._held = -math.inf, frozenset[str]()
         self._promised: dict[str, float] = {}  # by node: when it was last heard of beside the API, and told to run on
         self._cluster = cluster
         self._clock = clock
@@ -166,21 +172,49 @@ class ClusterView:
         return any(p.uid == beat.uid and pod_gang_index_key(p) == gang for p in self.pods.by_index("node", node))
 
     def is_dead(self, node: str, now: float) -> bool:
-        """Its lease ran out: by then its agent has fenced itself, so its ranks may be handed on."""
+        """Its lease ran out: by then its agent has fenced itself, so its ranks may be handed on. Not when most others fell silent
+        with it."""
         return node in self.dead_nodes(now, only=node)
 
     def dead_nodes(self, now: float, only: str = "") -> frozenset[str]:
+        silent = self._silent_nodes(now, only)
+        return silent - self.held_nodes(now) if silent else silent
+
+    def _silent_nodes(self, now: float, only: str = "") -> frozenset[str]:
         nodes = [only] if only else [lease.name for lease in self.leases.items()]
-        expiries = ((node, self.lease_expiry(node)) for node in nodes)
+        stalls = self.own_stalls
+        expiries = ((node, self.lease_expiry(node, stalls)) for node in nodes)
         return frozenset(node for node, expiry in expiries if expiry is not None and now > expiry)
 
-    def lease_expiry(self, node: str) -> float | None:
+    def unfit_nodes(self, now: float) -> frozenset[str]:
+        """Nothing new is placed on them: silent, whatever the reason."""
+        return self._silent_nodes(now)
+
+    def is_held(self, node: str, now: float) -> bool:
+        return bool(self._silent_nodes(now, only=node)) and node in self.held_nodes(now)
+
+    def held_nodes(self, now: float) -> frozenset[str]:
+        """Silent together with most of their zone: nobody is replaced for it. Looked at anew now and then, since it costs a look
+        at every node."""
+        if not self._held_at <= now < self._held_at + HELD_LOOK_S:
+            self._held_at, self._held = now, self.mass_silences.look(self._node_silences(), now)
+        return self._held
+
+    def _node_silences(self) -> list[NodeSilence]:
+        found, stalls = list[NodeSilence](), self.own_stalls
+        for node in self.nodes.items():
+            ends_at, lease = self.lease_expiry(node.name, stalls), self.leases.get(node.name, NODE_LEASE_NAMESPACE)
+            if ends_at is not None and lease is not None:
+                found.append(node_silence_of(node, ends_at, lease))
+        return found
+
+    def lease_expiry(self, node: str, stalls: StallHistory | None = None) -> float | None:
         """When nobody speaks for the node any more: neither its kubelet, nor an agent that has a lease of its own and would stop
         its ranks, nor the node itself beside the API."""
         copies = (self.leases.get(node, NODE_LEASE_NAMESPACE), self._asked.get(node))
         if all(lease is None for lease in copies):
             return None
-        stalls, agents = self.own_stalls, self.leases.get(liveness_lease_name(node), NODE_LEASE_NAMESPACE)
+        stalls, agents = stalls or self.own_stalls, self.leases.get(liveness_lease_name(node), NODE_LEASE_NAMESPACE)
         ends = [
             stalls.countdown_ends_at(heard, hand_on_after_s(min(lease.spec.lease_duration_seconds, LONGEST_LEASE_S)))
             for lease in (*copies, agents)
@@ -245,7 +279,7 @@ class ClusterView:
         """`asker`: the gang that looks; what is reserved for it is free to it."""
         nodes, devices, pods = self.nodes.items(), self.devices.items(), self.pods.items()
         picture = build_snapshot(
-            nodes, devices, pods, self.dead_nodes(now), penalties=self.penalties, reserved=self.reserved()
+            nodes, devices, pods, self.unfit_nodes(now), penalties=self.penalties, reserved=self.reserved()
         )
         return picture.opened_to(asker)
 
@@ -257,7 +291,7 @@ class ClusterView:
             [found] if found is not None else [],
             [ledger] if ledger is not None else [],
             self.pods.by_index("node", node),
-            self.dead_nodes(now, only=node),
+            self._silent_nodes(now, only=node),
             reserved=mine,
         )
         return picture.opened_to(asker)

@@ -69,6 +69,9 @@ class ForeignSettings(msgspec.Struct, frozen=True):
     forgives: bool = False
 
 
+HELD_S = 5.0
+
+
 class ForeignNodeView(msgspec.Struct, frozen=True):
     name: str
     devices: NodeDevices | None
@@ -76,6 +79,7 @@ class ForeignNodeView(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...]
     refused: tuple[Pod, ...]  # also those that are gone by now and were not noted
     expiry: float | None  # of the node's lease
+    is_held: bool = False  # silent together with most others: nothing there is ended for it
 
 
 class ForeignNodePlan(msgspec.Struct, frozen=True):
@@ -145,7 +149,9 @@ class ForeignController:
         for uid, pod in self._fresh.get(key, {}).items():
             refused.setdefault(uid, pod)
         devices, node = self._view.devices.get(key), self._view.nodes.get(key)
-        return ForeignNodeView(key, devices, node, pods, tuple(refused.values()), self._view.lease_expiry(key))
+        is_held = self._view.is_held(key, now)
+        expiry = None if is_held else self._view.lease_expiry(key)
+        return ForeignNodeView(key, devices, node, pods, tuple(refused.values()), expiry, is_held)
 
     def plan(self, observed: ForeignNodeView, now: float) -> ForeignNodePlan:
         seen, devices = observed, observed.devices
@@ -162,6 +168,7 @@ class ForeignController:
                 foreign = msgspec.structs.replace(foreign, look_again_s=shut - now + 0.01)
         marks, wait = fail_unreachable_pods(seen.name, seen.pods, seen.expiry, now, self._settings.unreachable_s)
         waits = [refused.look_again_s, withheld.look_again_s, foreign.look_again_s, wait]
+        waits.append(HELD_S if seen.is_held else None)
         again = min((w for w in waits if w is not None), default=None)
         return ForeignNodePlan(seen, now, refused, withheld, foreign, tuple(marks), again)
 

@@ -46,7 +46,7 @@ def node_incident_view(view: ClusterView, name: str, gone: Sequence[Pod], now: f
     pods = view.pods.by_index("node", name)
     present = frozenset(p.uid for p in pods)
     node = view.nodes.get(name)
-    expiry = view.lease_expiry(name)
+    expiry = view.lease_expiry(name) if view.is_dead(name, now) else None
     ranks: dict[str, int] = {}
     for gang in {pod_gang_index_key(p) for p in pods if p.owner("TrainingJob") is not None}:
         namespace, _, job_name = gang.partition("/")
@@ -59,7 +59,7 @@ def node_incident_view(view: ClusterView, name: str, gone: Sequence[Pod], now: f
         pods=(*pods, *(p for p in gone if p.uid not in present)),
         present=present,
         ranks=ranks,
-        dead_since=expiry if expiry is not None and now > expiry else None,
+        dead_since=expiry,
     )
 
 

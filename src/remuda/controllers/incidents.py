@@ -36,6 +36,7 @@ from remuda.core.incidents.closing import Retention, outdated_incidents
 from remuda.core.incidents.device_incidents import plan_device_incidents
 from remuda.core.incidents.domain_incidents import plan_domain_incidents
 from remuda.core.incidents.gang_incidents import GangIncidentView, plan_gang_incidents
+from remuda.core.incidents.mass_silence_incidents import is_mass_silence_incident, plan_mass_silence_incidents
 from remuda.core.incidents.names import IncidentPlan, IncidentTimes, incident_subject_words
 from remuda.core.incidents.node_incidents import plan_node_incidents
 from remuda.core.incidents.pods import NodeIncidentView
@@ -198,7 +199,8 @@ class IncidentController:
         if observed == DOMAINS:
             suspects = self._suspicion.suspects
             parts = incidents_by_member(self._view, suspects)
-            return plan_domain_incidents(suspects, incidents.by_index("domain", "*"), parts, incidents.get, now)
+            domains = [i for i in incidents.by_index("domain", "*") if not is_mass_silence_incident(i)]
+            return plan_domain_incidents(suspects, domains, parts, incidents.get, now)
         if observed == RETENTION:
             needed = {order.incident for devices in self._view.devices.items() for order in devices.quarantine.values()}
             removed = outdated_incidents(incidents.items(), now, self._retention, needed)
@@ -207,7 +209,11 @@ class IncidentController:
         for node in sorted(lost ^ self._lost):
             self._queue.add(("node", node))
         self._lost = lost
-        return IncidentPlan(look_again_s=LEASES_S)
+        silences = self._view.mass_silences
+        self._view.held_nodes(now)
+        domains = incidents.by_index("domain", "*")
+        together = plan_mass_silence_incidents(silences.standing.values(), domains, silences.rule, now)
+        return _joined_plans(together, IncidentPlan(look_again_s=LEASES_S))
 
     def _incidents_concerning(self, sight: GangIncidentView) -> list[Incident]:
         found = {i.name: i for i in self._view.incidents.by_index("gang", sight.target)}

@@ -63,6 +63,8 @@ class GangObservation(msgspec.Struct, frozen=True):
     wake_at: float | None = None  # when a lease under the gang would run out
 
 
+HELD_S = 2.0  # between two looks at a gang with nodes that are silent together with most others
+
 BAD = (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)
 SLOW = (DeviceState.DEGRADED,)
 
@@ -189,6 +191,8 @@ class TrainingController:
         expiries = [
             e for p in mine if p.spec.node_name and (e := self._view.lease_expiry(p.spec.node_name)) and e > now
         ]
+        if any(view.node_held for view in views):
+            expiries.append(now + HELD_S)  # its end, or an operator's word, is no event of this gang
         refused = self._refused.get(key)
         said = refused.message if refused else ""
         gang = GangObserved(
@@ -368,6 +372,7 @@ class TrainingController:
             slow_device=self._judged(node, held or devices_of_pod(pod), SLOW) if node else None,
             leaving=self._leaving(node) if node else None,
             node_dead=bool(node) and self._view.is_dead(node, now),
+            node_held=bool(node) and self._view.is_held(node, now),
             signals=self._signals(node, held or devices_of_pod(pod)) if node else (),
             memory_pressure=bool(node) and self._has_pressure(node),
         )

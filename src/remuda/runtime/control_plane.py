@@ -28,6 +28,7 @@ from remuda.controllers.training import TrainingController
 from remuda.controllers.verdicts import WORKERS, VerdictController
 from remuda.controllers.webhook_notices import WebhookNoticeController
 from remuda.core.gang.kubelet_pods import KubeletGangPodForm
+from remuda.core.health.mass_silence import MassSilenceRule
 from remuda.core.health.own_stalls import OwnStalls
 from remuda.core.remedies.hook_kinds import HookKinds
 from remuda.kube.client.webhooks import HttpWebhookClient, WebhookClient
@@ -62,15 +63,23 @@ class ControlPlane:
         proves_api: bool = False,
         term_left: Callable[[], float] = lambda: math.inf,
         nodes_on_demand: bool = False,
+        mass_silence: MassSilenceRule = MassSilenceRule(),  # noqa: B008 - an immutable value
     ) -> None:
         """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to. `stalls`: ours, where
         `proves_api` says that somebody else proves that the API takes our writes. `term_left`: seconds in which nobody else can
         lead. `hook_kinds`: what objects of hooks may be. `nodes_on_demand`: what the cluster has says nothing of what
-        it could have."""
+        it could have. `mass_silence`: what to do when most nodes fall silent at once."""
         self._cluster = cluster
         self.stalls = stalls or OwnStalls()
         self._proves_api = proves_api
-        self.view = ClusterView(cluster, jitter=chance.random, clock=clock, stalls=self.stalls, term_left=term_left)
+        self.view = ClusterView(
+            cluster,
+            jitter=chance.random,
+            clock=clock,
+            stalls=self.stalls,
+            term_left=term_left,
+            mass_silence=mass_silence,
+        )
         self._clock = clock
         self._jobs: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
         self._nodes: WorkQueue[str] = WorkQueue(jitter=chance.random)
@@ -90,7 +99,7 @@ class ControlPlane:
             view.pods,
             view.nodes,
             view.devices,
-            view.dead_nodes,
+            view.unfit_nodes,
             clock,
             schedulers,
             penalties=view.penalties,

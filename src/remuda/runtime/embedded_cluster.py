@@ -14,6 +14,7 @@ from pathlib import Path
 from remuda.api.errors import AlreadyExists
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import KObject, ObjectMeta
+from remuda.core.health.mass_silence import MassSilenceRule
 from remuda.core.health.own_stalls import OwnStalls
 from remuda.core.remedies.hook_kinds import parse_hook_kinds
 from remuda.embedded.apiserver.lease_renewals import is_lease_renewal
@@ -55,6 +56,7 @@ class EmbeddedCluster(ClusterParts):
         admission: Callable[[NewestStoredObjects], AdmissionPort] | None = None,
         is_api_only: bool = False,
         guards_stalls: bool = True,
+        mass_silence: MassSilenceRule | None = None,
         is_manager_heard: Callable[[str], bool] = lambda node: True,
         host: PodHost | None = None,
     ) -> None:
@@ -70,6 +72,7 @@ class EmbeddedCluster(ClusterParts):
         self.stalls = OwnStalls(is_on=guards_stalls)  # of the API's process
         self._guards_stalls = guards_stalls
         self._is_manager_heard = is_manager_heard
+        self._mass_silence = mass_silence or config.mass_silence_rule
         self._clock = clock
         self._chance = chance
         self._manager_api = manager_api
@@ -99,7 +102,9 @@ class EmbeddedCluster(ClusterParts):
         self.stalls.was_deaf_until(self._clock())
         self.spawn("loop-lag", watch_loop_lag(self.stalls, self._clock, PART))
         self.spawn("api-writes", watch_api_writes(self.stalls, self.api, self._clock, PART))
-        builtin = run_builtin(self.api, self._clock, self._chance.random, self._kinds, self.stalls, self._host)
+        builtin = run_builtin(
+            self.api, self._clock, self._chance.random, self._kinds, self.stalls, self._host, self._mass_silence
+        )
         self.spawn("builtin", builtin)
         await self.start_machines()
         if not self._is_api_only:
@@ -140,6 +145,7 @@ class EmbeddedCluster(ClusterParts):
             chance=self._chance,
             hook_kinds=parse_hook_kinds(self.config.allow_hook_kinds),
             stalls=OwnStalls(is_on=self._guards_stalls),
+            mass_silence=self._mass_silence,
         )
         for told in past:
             self.board.recall(told)

@@ -25,6 +25,7 @@ from remuda.api.errors import NotFound, Refusal
 from remuda.api.kinds import OWN_KINDS
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Namespace
 from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletGangPodForm
+from remuda.core.health.mass_silence import MassSilenceRule
 from remuda.core.health.own_stalls import API, API_LATE_S, OwnStalls
 from remuda.core.remedies.hook_kinds import HookKind
 from remuda.kube.client.http_cluster import HttpCluster
@@ -56,6 +57,7 @@ class ManagerConfig(msgspec.Struct, frozen=True):
     link: LinkConfig | None = None  # None: agents speak through the API only
     hook_kinds: tuple[HookKind, ...] = ()  # what objects of hooks may be
     nodes_on_demand: bool = False  # waiting pods bring nodes, so a gang larger than the cluster makes them
+    mass_silence: MassSilenceRule = MassSilenceRule()
 
 
 def manager_kubelet_form(agent_root: str) -> KubeletGangPodForm:
@@ -131,6 +133,7 @@ async def run_manager(
             proves_api=True,  # the lease does
             term_left=term.left_s,
             nodes_on_demand=config.nodes_on_demand,
+            mass_silence=config.mass_silence,
         )
         async with contextlib.AsyncExitStack() as stack:
             if config.link is not None:

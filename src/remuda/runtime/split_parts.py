@@ -81,7 +81,8 @@ async def manage_split(config: ClusterConfig, state: StateDir, ready: Ready) -> 
     board, clock = ProgressBoard(), time.time
     async with HttpCluster(uds=state.socket, options=PATIENT) as api:
         kinds = parse_hook_kinds(config.allow_hook_kinds)
-        plane = ControlPlane(api, board, clock, chance=random.Random(), hook_kinds=kinds)
+        rule = config.mass_silence_rule
+        plane = ControlPlane(api, board, clock, chance=random.Random(), hook_kinds=kinds, mass_silence=rule)
         server = LinkServer(
             NodeTokens(load_token(state.link_secret)),
             board,

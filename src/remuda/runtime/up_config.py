@@ -6,6 +6,7 @@ import msgspec
 
 from remuda.agent.orders.node_commands import parse_node_hooks
 from remuda.api.errors import Refusal
+from remuda.core.health.mass_silence import MassSilenceRule, check_mass_silence_rule
 from remuda.core.remedies.hook_kinds import parse_hook_kinds
 from remuda.runtime.device_sharing import check_cluster_device_shares, check_cluster_mig_layouts
 from remuda.runtime.machine_model_files import absolute_model_name, machine_model
@@ -23,11 +24,18 @@ class ClusterConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     runtime: str = "process"  # process | simulated
     lease_seconds: float = 8.0  # a node whose lease is older is dead; its agent fences itself at two thirds
     pull_seconds: float = 0.0  # how long a node takes to pull an image it does not have
+    mass_silence: str = "wait"  # or replace: what becomes of nodes most of which fell silent at once
+    mass_silence_hold_seconds: float = 600.0  # before that
+    mass_silence_window_seconds: float = 30.0  # that "at once" means
     step_seconds: float = 0.5  # simulated pods only
     mig: dict[str, tuple[str, ...]] = {}  # of every node: device id or "all" -> profiles
     replicas: dict[str, int] = {}  # of every node: resource -> how often each device is offered
     allow_hooks: tuple[str, ...] = ()  # commands that orders may run, as patterns; they run on this machine
     allow_hook_kinds: tuple[str, ...] = ()  # of objects that hooks may make, as apiVersion/Kind[@namespace]
+
+    @property
+    def mass_silence_rule(self) -> MassSilenceRule:
+        return MassSilenceRule(self.mass_silence_window_seconds, self.mass_silence_hold_seconds, self.mass_silence)
 
     def node_names(self) -> list[str]:
         width = max(2, len(str(self.nodes)))
@@ -51,6 +59,7 @@ def check_cluster_config(config: ClusterConfig) -> ClusterConfig:
         raise Refusal("InvalidRuntime", f"--runtime is `{config.runtime}`.", "Use process or simulated.", "runtime")
     if not 1.0 <= config.lease_seconds <= 3600:
         raise Refusal("InvalidLease", f"--lease is {config.lease_seconds:g} s.", "Give 1 to 3600 seconds.", "lease")
+    check_mass_silence_rule(config.mass_silence_rule)
     model = machine_model(config.model)
     check_cluster_mig_layouts(model, config.mig)
     check_cluster_device_shares(model, config.mig, config.replicas)

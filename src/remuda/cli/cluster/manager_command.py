@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from remuda.cli.durations import DURATION
+
 if TYPE_CHECKING:
     from remuda.kube.runtime.leader import LeaderTerm
 
@@ -65,6 +67,17 @@ if TYPE_CHECKING:
     is_flag=True,
     help="An autoscaler adds nodes for waiting pods: make the pods of gangs that are larger than the cluster, too.",
 )
+@click.option(
+    "--mass-silence",
+    metavar="wait|replace",
+    help="When most nodes of a zone fall silent at once: wait for them, or replace after the hold.  [default: wait]",
+)
+@click.option(
+    "--mass-silence-hold", type=DURATION, metavar="TIME", help="How long nobody is replaced for it.  [default: 10m]"
+)
+@click.option(
+    "--mass-silence-window", type=DURATION, metavar="TIME", help="How close together is at once.  [default: 30]"
+)
 def manager(
     kubeconfig: str | None,
     context: str,
@@ -79,6 +92,9 @@ def manager(
     agent_account: str,
     allow_hook_kinds: tuple[str, ...],
     nodes_on_demand: bool,
+    mass_silence: str | None,
+    mass_silence_hold: float | None,
+    mass_silence_window: float | None,
 ) -> int:
     """Run on a Kubernetes cluster: schedule pods whose schedulerName is `remuda`, and keep training jobs running.
 
@@ -89,7 +105,10 @@ def manager(
     import logging
     import os
 
+    import msgspec
+
     from remuda.cli.program_logs import show_logs
+    from remuda.core.health.mass_silence import MassSilenceRule, check_mass_silence_rule
     from remuda.core.remedies.hook_kinds import parse_hook_kinds
     from remuda.kube.runtime.leader_lease import LeaseTiming
     from remuda.runtime import link_endpoint
@@ -111,7 +130,12 @@ def manager(
         )
         link_endpoint.check_manager_link_config(link)
     show_logs(logging.INFO)
-    config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link, hook_kinds, nodes_on_demand)
+    given = {"window_s": mass_silence_window, "hold_s": mass_silence_hold, "then": mass_silence}
+    rule = msgspec.structs.replace(MassSilenceRule(), **{k: v for k, v in given.items() if v is not None})
+    check_mass_silence_rule(rule)
+    config = ManagerConfig(
+        kubeconfig, context, lease_namespace, timing, agent_root, link, hook_kinds, nodes_on_demand, rule
+    )
     asyncio.run(serve_manager(config, _ManagerVoice(lease_namespace)))
     click.echo("Stopped. The lease is released.")
     return 0

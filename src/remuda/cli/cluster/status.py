@@ -18,7 +18,7 @@ def status(session: Session, form: str) -> int:
     """Show whether the cluster runs, where its API is, and what is in it. Exit code 1 when it does not run.
 
     -o json prints {"running", "pid", "state", "api", "kubeconfig", "nodes", "ready", "pods", "jobs", "openIncidents",
-    "storage"}. "storage" is empty or, when nothing can be written, the reason and the fix.
+    "storage", "massSilence"}. "storage" is empty or, when nothing can be written, the reason and the fix.
     """
     body = asyncio.run(_read_status(session))
     if is_document(form):
@@ -32,6 +32,8 @@ def status(session: Session, form: str) -> int:
         click.echo(f"Pods: {body['pods']}   jobs: {body['jobs']}   open incidents: {body['openIncidents']}")
         if body["storage"]:
             click.echo(f"Storage: {body['storage']} Pods keep running; changes are refused until then.")
+        for words in body["massSilence"]:
+            click.echo(f"MassSilence: {words}")
         click.echo(f"API: {body['api']}   KUBECONFIG={body['kubeconfig']}")
         click.echo(f"State: {body['state']}")
     return 0 if body["running"] else 1
@@ -64,5 +66,6 @@ async def _read_status(session: Session) -> dict[str, Any]:
         "pods": len(pods),
         "jobs": len(jobs),
         "storage": ask_storage_trouble(state),
+        "massSilence": [i.status.message for i in incidents if i.is_open and i.status.verdict.reason == "MassSilence"],
         "openIncidents": sum(1 for incident in incidents if incident.is_open),
     }

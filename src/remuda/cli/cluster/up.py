@@ -69,6 +69,17 @@ _TAIL_LINES = 12
     "--lease", type=DURATION, metavar="TIME", help="A node that is silent for this long counts as lost.  [default: 8]"
 )
 @click.option(
+    "--mass-silence",
+    metavar="wait|replace",
+    help="When most nodes of a zone fall silent at once: wait for them, or replace after the hold.  [default: wait]",
+)
+@click.option(
+    "--mass-silence-hold", type=DURATION, metavar="TIME", help="How long nobody is replaced for it.  [default: 10m]"
+)
+@click.option(
+    "--mass-silence-window", type=DURATION, metavar="TIME", help="How close together is at once.  [default: 30]"
+)
+@click.option(
     "--port",
     type=click.IntRange(0, 65535),
     metavar="N",
@@ -156,7 +167,11 @@ def merge_up_options(remembered: ClusterConfig | None, asked: dict[str, Any]) ->
     from remuda.runtime.node_agent import parse_replicas
     from remuda.runtime.up_config import ClusterConfig
 
-    names = {"lease": "lease_seconds"}
+    names = {
+        "lease": "lease_seconds",
+        "mass_silence_hold": "mass_silence_hold_seconds",
+        "mass_silence_window": "mass_silence_window_seconds",
+    }
     given = {names.get(name, name): value for name, value in asked.items() if value is not None}
     for name, read in (("mig", parse_mig_layouts), ("replicas", parse_replicas)):
         if texts := given.pop(name, ()):
@@ -307,6 +322,9 @@ def _up_options(config: ClusterConfig) -> list[str]:
         f"--model={config.model}",
         f"--runtime={config.runtime}",
         f"--lease={config.lease_seconds:g}",
+        f"--mass-silence={config.mass_silence}",
+        f"--mass-silence-hold={config.mass_silence_hold_seconds:g}",
+        f"--mass-silence-window={config.mass_silence_window_seconds:g}",
         *(f"--mig={layout}" for layout in cluster_config_mig_words(config.mig)),
         *(f"--replicas={shares}" for shares in cluster_config_replica_words(config.replicas)),
         *(f"--allow-hook={pattern}" for pattern in config.allow_hooks),

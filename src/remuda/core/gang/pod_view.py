@@ -62,6 +62,7 @@ class PodView(msgspec.Struct, frozen=True):
     slow_device: Verdict | None = None  # Degraded: it serves, but not as it should
     leaving: NodeLeavingState | None = None  # its node is about to go
     node_dead: bool = False
+    node_held: bool = False  # silent together with most others: neither lost nor at fault
     held: tuple[str, ...] = ()  # devices its node says it was given
     signals: tuple[Signal, ...] = ()  # of those devices and of its node
     memory_pressure: bool = False  # of its node

@@ -97,8 +97,7 @@ class OwnStalls:
         if not self._is_on:
             return NO_STALLS
         standing = [DeafTime(last, now) for proof, last in self._last.items() if abs(now - last) > self._limits[proof]]
-        times = sorted([*self._times, *standing], key=lambda t: t.until)
-        return StallHistory(tuple(times), self._went_back_at, now)
+        return StallHistory((*self._times, *standing), self._went_back_at, now)  # in the order in which they ended
 
     def is_deaf(self, now: float) -> bool:
         return self._is_on and any(now - last > self._limits[proof] for proof, last in self._last.items())

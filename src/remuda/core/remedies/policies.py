@@ -41,10 +41,10 @@ OVERLAPS = "Overlaps"
 # Reasons that are no fault code's.
 OWN_REASONS = frozenset(
     "UnknownFaultCode DeviceFlapping RepeatOffender AgentSilent NodeLost SlowRank RackSuspect NvlinkDomainSuspect PowerEvent "
-    "DomainSuspect NvswitchFailed NodeSuspect DriverHang DevicesMissing PluginLost DevicesNotListed".split()
+    "DomainSuspect MassSilence NvswitchFailed NodeSuspect DriverHang DevicesMissing PluginLost DevicesNotListed".split()
 )
 # What several nodes share has failed. No node of them is worked on for that by itself: somebody has to look at it first.
-SHARED_REASONS = ("RackSuspect", "NvlinkDomainSuspect", "PowerEvent", "DomainSuspect")
+SHARED_REASONS = ("RackSuspect", "NvlinkDomainSuspect", "PowerEvent", "DomainSuspect", "MassSilence")
 
 
 def _build_rungs(*said: tuple[Action, int, float]) -> list[Rung]:

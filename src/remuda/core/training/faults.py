@@ -89,6 +89,8 @@ def _member_fault(
     if view.pod.is_terminal:
         reason, text = view.pod.status.reason or "PodEnded", view.pod.status.message or f"{member.pod} ended."
         return fault(Cause.INFRA, reason, text, lost=True)
+    if view.node_held:
+        return None
     if job.status.barrier == OPEN and member.role not in job.status.held_roles:
         return _running_member_fault(job, view, fault, now)
     return _waiting_member_fault(job, member, view, fault, now, stalls)

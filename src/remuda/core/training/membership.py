@@ -147,7 +147,7 @@ def _is_pod_misplaced(ctx: PlanningContext, view: PodView) -> bool:
 
 def _is_pod_start_overdue(ctx: PlanningContext, view: PodView) -> bool:
     """Placed, but its launcher never spoke: no use as a spare."""
-    at = view.bound_at if view.is_bound and view.is_silent else None
+    at = view.bound_at if view.is_bound and view.is_silent and not view.node_held else None
     return at is not None and ctx.now > ctx.stalls.countdown_ends_at(at, ctx.spec.failure.start_deadline_seconds)
 
 

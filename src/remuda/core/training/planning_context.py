@@ -190,13 +190,13 @@ class PlanningContext:
         return {r.uid for r in self.status.retired}
 
     def free(self, role: str | None = None, *, lasting: bool = False) -> list[PodView]:
-        """Pods without a rank that may be given one: parked first, then placed, then in the order they were made. `lasting`: only
-        those whose node stays."""
+        """Pods without a rank that may be given one: parked first, then placed, then in the order they were made, and last
+        those on nodes that are silent with most others. `lasting`: only those whose node stays."""
         taken = self.member_uids | self.retired_uids | self.deletions.keys()
         found = [v for v in self.views.values() if v.uid not in taken and v.is_usable and role in (None, v.role)]
         if lasting:
             found = [v for v in found if v.leaving is None]
-        return sorted(found, key=lambda v: (not v.is_parked, not v.is_bound, v.index))
+        return sorted(found, key=lambda v: (v.node_held, not v.is_parked, not v.is_bound, v.index))
 
     def vacant(self, role: Role) -> int:
         return role.replicas - sum(1 for m in self.status.members if m.role == role.name)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from remuda.api.kinds import KINDS
 from remuda.api.kubernetes.policy_v1 import EndpointSlice, PodDisruptionBudget, ResourceQuota
 from remuda.api.meta import KObject, Resource
+from remuda.core.health.mass_silence import MassSilenceRule
 from remuda.core.health.own_stalls import OwnStalls
 from remuda.embedded.builtin.deployments import DeploymentController, ReplicaSetController
 from remuda.embedded.builtin.event_expiry import expire_events
@@ -69,6 +70,7 @@ async def run_builtin(
     kinds: Kinds = lambda: BUILTIN_KINDS,
     stalls: OwnStalls | None = None,
     host: PodHost = _ROOT,
+    mass_silence: MassSilenceRule = MassSilenceRule(),  # noqa: B008 - an immutable value
 ) -> None:
     """Until cancelled. `kinds`: every kind served at the time, for emptying namespaces and counting quotas. `stalls`: those of
     this process; whose silence it was that nobody renewed a lease. `host`: what pods run on, which
@@ -87,7 +89,7 @@ async def run_builtin(
     namespaces: WorkQueue[str] = WorkQueue(jitter=jitter)
     jobs: WorkQueue[tuple[str, str, str]] = WorkQueue(jitter=jitter)
     sets, deployments, budgets, quotas, endpoints = (queue() for _ in range(5))
-    lifecycle = NodeLifecycleController(cluster, view, nodes, lambda: own.known(clock()))
+    lifecycle = NodeLifecycleController(cluster, view, nodes, lambda: own.known(clock()), mass_silence)
     running = (
         run_controller("nodelifecycle", nodes, lifecycle, clock),
         run_controller("namespace", namespaces, NamespaceController(cluster, view, namespaces, kinds), clock),

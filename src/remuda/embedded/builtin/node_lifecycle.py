@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from remuda.api.codec import to_wire
 from remuda.api.conditions import is_condition_true
 from remuda.api.errors import Conflict, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.meta import JsonObject
+from remuda.core.health.mass_silence import MassSilenceRule, MassSilences, NodeSilence, node_silence_of
 from remuda.core.health.own_stalls import NO_STALLS, StallHistory
 from remuda.embedded.builtin.deployments import delete_pod_for_builtin
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.node_lifecycle import (
     NodeLifecycleObserved,
     NodeLifecyclePlan,
+    node_lease_expiry,
     plan_node_lifecycle,
 )
 from remuda.kube.cluster import Cluster, Preconditions
@@ -35,8 +39,10 @@ class NodeLifecycleController:
         view: BuiltinView,
         queue: WorkQueue[str],
         stalls: Callable[[], StallHistory] = lambda: NO_STALLS,
+        mass_silence: MassSilenceRule = MassSilenceRule(),  # noqa: B008 - an immutable value
     ) -> None:
-        """`stalls`: our own, as of now."""
+        """`stalls`: our own, as of now. `mass_silence`: when most nodes fall silent at once, nobody is evicted for it."""
+        self._silences = MassSilences(mass_silence)
         self._cluster, self._view, self._queue = cluster, view, queue
         self._stalls = stalls
         view.nodes.subscribe(self._on_node)
@@ -67,7 +73,22 @@ class NodeLifecycleController:
         return NodeLifecycleObserved(node, lease, tuple(self._view.pods.by_index("node", key)), self._stalls())
 
     def plan(self, observed: NodeLifecycleObserved | None, now: float) -> NodeLifecyclePlan | None:
-        return None if observed is None else plan_node_lifecycle(observed, now)
+        if observed is None:
+            return None
+        expiry = node_lease_expiry(observed.lease, observed.stalls)
+        if expiry is not None and now > expiry:
+            held = self._silences.look(self._node_silences(observed.stalls), now)
+            observed = msgspec.structs.replace(observed, is_held=observed.node.name in held)
+        return plan_node_lifecycle(observed, now)
+
+    def _node_silences(self, stalls: StallHistory) -> list[NodeSilence]:
+        found: list[NodeSilence] = []
+        for node in self._view.nodes.items():
+            lease = self._view.leases.get(node.name, NODE_LEASE_NAMESPACE)
+            ends_at = node_lease_expiry(lease, stalls)
+            if lease is not None and ends_at is not None:
+                found.append(node_silence_of(node, ends_at, lease))
+        return found
 
     async def apply(self, plan: NodeLifecyclePlan | None) -> float | None:
         if plan is None:

@@ -120,3 +120,69 @@ def test_nodes_that_come_up_together_renew_apart_and_every_period() -> None:
         assert busiest < count / 2
 
     run_virtual(main(), loop)
+
+
+class Fenced:
+    """A node whose API is away from some moment on, and whose manager may vouch for it."""
+
+    def __init__(self, promise_s: float = 0.0) -> None:
+        self.loop, self.promise_s = VirtualLoop(), promise_s
+        self.events: list[tuple[str, float]] = []
+
+    def play(self, away_s: float, stop_s: float = 0.0) -> list[tuple[str, float]]:
+        """Events by how long the API had been away."""
+
+        async def main() -> None:
+            api = LocalCluster(ObjectStore(MemoryJournal()), clock=self.loop.clock, new_uid=lambda: "uid")
+            await api.create(Namespace, Namespace(metadata=ObjectMeta(name=NODE_LEASE_NAMESPACE)))
+            reach = Outage(api)
+            node = NodeRegistration(
+                NodeConfig("node-01", lease_s=8.0),
+                reach,
+                ImageStore(),
+                self.loop.clock,
+                lambda: self._note("fence"),
+                lambda: self._note("unfence"),
+                vouch=self._manager,
+            )
+            await node.register()
+            keeping = asyncio.create_task(node.keep())
+            await asyncio.sleep(10.0)
+            self.began = self.loop.time()
+            reach.is_down = away_s > 0
+            self.loop.advance(stop_s)
+            await asyncio.sleep(away_s)
+            reach.is_down = False
+            await asyncio.sleep(5.0)
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+        run_virtual(main(), self.loop)
+        return self.events
+
+    def _note(self, what: str) -> None:
+        self.events.append((what, self.loop.time() - self.began))
+
+    async def _manager(self) -> float:
+        await asyncio.sleep(0.05)
+        if self.promise_s < 0:
+            raise OSError("no stream")
+        return self.promise_s
+
+
+def test_a_node_without_the_api_fences_at_two_thirds_of_its_lease_and_lets_go_with_the_next_renewal() -> None:
+    for promise_s in (0.0, -1.0):
+        (fence, at), (unfence, _) = Fenced(promise_s).play(20.0)
+        assert (fence, unfence) == ("fence", "unfence")
+        assert 8.0 * 2 / 3 - 2.0 <= at <= 8.0 * 2 / 3 + 0.1, "counted from the last renewal that got through"
+
+
+def test_a_node_without_the_api_runs_on_by_its_managers_word() -> None:
+    assert Fenced(5.0).play(300.0) == []
+
+
+def test_a_node_that_was_stopped_asks_its_manager_before_it_does_anything_else() -> None:
+    assert Fenced(5.0).play(0.0, stop_s=60.0) == []
+    (fence, at), (unfence, _) = Fenced(0.0).play(0.0, stop_s=60.0)
+    assert (fence, unfence) == ("fence", "unfence")
+    assert at <= 60.2, "its ranks may have been handed on: stopped first, and the API asked after that"

@@ -19,6 +19,7 @@ from remuda.core.health.own_stalls import NO_STALLS, StallHistory
 from remuda.core.state.snapshot import tolerates_taint
 from remuda.embedded.builtin.planners.pod_state import is_active_pod
 
+HELD_S = 5.0  # between two looks at a node that is silent together with most others
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
@@ -32,6 +33,7 @@ class NodeLifecycleObserved(msgspec.Struct, frozen=True):
     lease: Lease | None
     pods: tuple[Pod, ...] = ()
     stalls: StallHistory = NO_STALLS
+    is_held: bool = False  # silent together with most others: nobody is evicted for it
 
 
 class NodeLifecyclePlan(msgspec.Struct, frozen=True):
@@ -60,7 +62,7 @@ def plan_node_lifecycle(observed: NodeLifecycleObserved, now: float) -> NodeLife
     ready = find_condition(conditions, "Ready")
     wanted = _wanted_node_taints(ready, node.spec.unschedulable)
     taints = _with_node_lifecycle_taints(node.spec.taints, wanted, now)
-    evict, wait = _taint_evictions(observed.pods, taints, now)
+    evict, wait = ([], HELD_S) if observed.is_held else _taint_evictions(observed.pods, taints, now)
     waits = [w for w in (wait, None if is_lost or expiry is None else expiry - now + 0.01) if w is not None]
     return NodeLifecyclePlan(
         node=node,
