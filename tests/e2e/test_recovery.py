@@ -9,10 +9,21 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import msgspec
+
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.drills import DrillKind
 from remuda.api.kubernetes.core_v1 import Node, Pod
-from remuda.api.training import Budgets, Cause, Failure, Recovery, Remedy, TrainingJob
+from remuda.api.training import (
+    Budgets,
+    Cause,
+    Checkpoint,
+    CheckpointFallBack,
+    Failure,
+    Recovery,
+    Remedy,
+    TrainingJob,
+)
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from tests.builders.waiting import until
 from tests.e2e.clusters import embedded
@@ -153,8 +164,14 @@ async def test_a_corrupt_newest_checkpoint_makes_everybody_fall_back_one(rig: Ri
     kept(before, after)
 
 
-async def test_a_rank_without_any_checkpoint_takes_everybody_to_the_beginning_for_good(rig: Rig) -> None:
-    before = await trained(rig, rig.job())
+async def test_a_rank_without_any_checkpoint_takes_everybody_to_the_beginning_for_good_where_the_job_allows_it(
+    rig: Rig,
+) -> None:
+    job = rig.job()
+    allowed = Checkpoint(fall_back=CheckpointFallBack.ALLOWED)
+    before = await trained(
+        rig, msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, checkpoint=allowed))
+    )
     shutil.rmtree(rig.checkpoint_folder(2))
     rig.let_run_to(SAVED_BEFORE - 1)  # the new history stays behind what the others still have on disk
 
