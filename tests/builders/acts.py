@@ -54,10 +54,20 @@ class Actor:
         until = world.now + seconds
         while True:
             await self._crashes()
+            await self._give_up_lost()
             self._tick()
             if world.now >= until:
                 return
             await world.sleep(min(self.look_s, until - world.now))
+
+    async def _give_up_lost(self) -> None:
+        """The operator knows which nodes have no power. When most fell silent at once, nothing else makes them lost."""
+        world = self.world
+        view = world.cluster.control.view
+        lost = [name for name, node in world.cluster.machines.nodes.items() if node.is_lost]
+        held = [name for name in lost if view.is_held(name, world.clock())]
+        if held and not world.journal.is_dead:
+            await world.give_up(*held)
 
     def _tick(self) -> None:
         """Time has passed."""

@@ -116,7 +116,7 @@ class World:
     """`behaviours` (by pod name) and `behaviour` say how simulated pods behave; `lag_s`: how late, at most, the
     control plane and the nodes hear of things, and their writes arrive (unless `write_lag_s` says otherwise). `admits`: the
     API has admission, as that of `remuda up` has: quotas count. `hook_kinds`: of objects that hooks may make.
-    `guards_stalls` False: nobody minds their own stalls."""
+    `guards_stalls` False: nobody minds their own stalls. `vouches` False: the manager promises nobody anything."""
 
     def __init__(
         self,
@@ -136,8 +136,10 @@ class World:
         hook_kinds: tuple[str, ...] = (),
         guards_stalls: bool = True,
         mass_silence: MassSilenceRule | None = None,
+        vouches: bool = True,
     ) -> None:
         self.loop = loop
+        self.vouches = vouches
         self.mass_silence = mass_silence
         self.guards_stalls = guards_stalls
         self.clock_ahead_s = 0.0  # how far everybody's clock has jumped
@@ -197,7 +199,7 @@ class World:
 
     def _is_manager_heard(self, node: str) -> bool:
         is_cut_off = node in self.split_off or node in self.machines.cut_off
-        return not is_cut_off and not self.manager.dead.is_set() and not self.manager.stopped
+        return self.vouches and not is_cut_off and not self.manager.dead.is_set() and not self.manager.stopped
 
     def _see(self, event: StoreEvent) -> None:
         self.invariants.see(event)

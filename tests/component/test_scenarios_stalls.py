@@ -9,6 +9,7 @@ import pytest
 
 from remuda.api.conditions import is_condition_true
 from remuda.api.kubernetes.core_v1 import Node
+from remuda.core.health.mass_silence import MassSilenceRule
 from tests.builders.world import World, in_world, play
 
 STOPS = [5.0, 12.0, 30.0, 120.0]
@@ -39,8 +40,12 @@ async def test_a_process_that_was_stopped_begins_every_countdown_anew(world: Wor
 
 
 def test_without_the_guard_a_stop_costs_healthy_pods() -> None:
-    with pytest.raises(AssertionError):
-        play(lambda world: undisturbed_by_a_stop(world, 12.0), guards_stalls=False)
+    with pytest.raises(AssertionError, match="NodeLost"):
+        play(
+            lambda world: undisturbed_by_a_stop(world, 12.0),
+            guards_stalls=False,
+            mass_silence=MassSilenceRule(is_on=False),
+        )
 
 
 @pytest.mark.parametrize("seconds", [10.0, 30.0, 300.0])

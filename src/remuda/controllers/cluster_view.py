@@ -42,7 +42,7 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from remuda.link.progress_board import Heartbeat
 
-HELD_LOOK_S = 0.2
+HELD_LOOK_S, CONFIRM_S = 0.2, 2.0
 
 
 class ClusterView:
@@ -63,6 +63,7 @@ class ClusterView:
         self._term_left = term_left
         self.mass_silences = MassSilences(mass_silence)
         self._held_at, self._held = -math.inf, frozenset[str]()
+        self._confirmed_at = -math.inf
         self._promised: dict[str, float] = {}  # by node: when it was last heard of beside the API, and told to run on
         self._cluster = cluster
         self._clock = clock
@@ -266,7 +267,10 @@ class ClusterView:
     async def confirm_dead(self, nodes: Iterable[str], now: float) -> None:
         """Ask the API about those whose lease seems to have run out. The copy may merely be late, and to take a living node for
         a dead one would run its ranks twice."""
-        for node in sorted(set(nodes)):
+        asked_for = sorted(set(nodes))
+        if any(self.is_held(node, now) for node in asked_for):
+            await self.confirm_silent(now)
+        for node in asked_for:
             if self.is_dead(node, now):
                 try:
                     asked = self._asked[node] = await self._cluster.get(Lease, node, NODE_LEASE_NAMESPACE)
@@ -274,6 +278,18 @@ class ClusterView:
                         self._renewals.see(asked, now)
                 except NotFound:
                     self._asked.pop(node, None)
+
+    async def confirm_silent(self, now: float) -> None:
+        """Most nodes seem silent: ask the API for all leases at once, now and then. Were it only our copy that is late, those
+        that are really lost would be held for the sake of the others."""
+        if not self.held_nodes(now) or self._confirmed_at <= now < self._confirmed_at + CONFIRM_S:
+            return
+        self._confirmed_at = now
+        for lease in (await self._cluster.list(Lease, NODE_LEASE_NAMESPACE)).items:
+            self._asked[lease.name] = lease
+            if self._clock is not None:
+                self._renewals.see(lease, now)
+        self._held_at = -math.inf
 
     def snapshot(self, now: float, asker: str = "") -> Snapshot:
         """`asker`: the gang that looks; what is reserved for it is free to it."""

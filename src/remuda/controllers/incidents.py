@@ -185,6 +185,8 @@ class IncidentController:
                 return node_incident_view(self._view, name, self._gone.of(name), now)
             case ("gang", namespace, name):
                 return gang_incident_view(self._view, namespace, name)
+        if key == LEASES:
+            await self._view.confirm_silent(now)
         return key
 
     def plan(self, observed: IncidentView, now: float) -> IncidentPlan:
