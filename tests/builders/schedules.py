@@ -313,7 +313,7 @@ class StrictActor(Actor):
                 if uid in {m.uid for m in status.members} and not child.is_hung:
                     assert child.step > steps[uid], f"{uid} makes no steps\n{world.describe()}"
         elif status.phase != "Succeeded":
-            assert status.reason in ("DomainFull", "InsufficientDevices", "NoRoom"), world.describe()
+            assert status.reason in ("DomainFull", "GangTooLarge", "InsufficientDevices", "NoRoom"), world.describe()
             assert not self._fits(job), f"{job.name} waits although there is room\n{world.describe()}"
 
     def _fits(self, job: TrainingJob) -> bool:

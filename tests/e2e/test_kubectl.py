@@ -113,7 +113,7 @@ async def test_tables_descriptions_and_events(desk: Desk) -> None:
     # why a pod waits
     big = to_wire(desk.rig.job(replicas=1, gpus=8))
     big["metadata"]["name"] = "big"
-    big["spec"]["roles"][0]["replicas"] = 9
+    big["spec"]["roles"][0]["replicas"] = 4  # every node whole; another job runs on them
     await desk.kubectl.apply(big)
     (event, *_) = await desk.told("big-worker-0", "FailedScheduling")
     assert event["type"] == "Warning"
