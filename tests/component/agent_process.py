@@ -218,6 +218,7 @@ async def a_real_site(base: Path) -> AsyncIterator[RealSite]:
     await cluster.create(Namespace, {"metadata": {"name": "default"}})
     await cluster.create(Namespace, {"metadata": {"name": "kube-node-lease"}})
     await cluster.create(Node, {"metadata": {"name": NODE}})
+    await cluster.create(NodeDevices, {"metadata": {"name": NODE}})  # the manager's part
     sock = listen_tcp("127.0.0.1", 0)
     ready = asyncio.Event()
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"

@@ -179,8 +179,10 @@ async def test_a_suspended_job_starts_whole_with_its_new_template_from_the_check
     assert find_condition(world.job().status.conditions, TEMPLATE_IN_USE) is None
 
 
-@in_world(nodes=2)
+@in_world(nodes=4)
 async def test_a_job_that_still_waits_for_room_may_be_changed(world: World) -> None:
+    await world.submit("first", replicas=2)
+    await world.running("first")
     await world.submit(replicas=4)
     await world.until(lambda: len(world.pods()) == 4)
     await edit(world, "other")
