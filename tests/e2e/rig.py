@@ -204,6 +204,7 @@ class Rig:
 
     async def check_invariants(self) -> None:
         """No device held twice; ranks unique; everybody runs the attempt of the job, as one process each."""
+        await until("the reports of all ranks", self._is_all_told)
         job, pods, reports = await self.get(), await self.pods(), await self.reports()
         held = [(pod.spec.node_name, d) for pod in pods if pod.is_live and pod.spec.node_name for d in _devices(pod)]
         assert len(held) == len(set(held)), f"a device is held twice: {sorted(held)}"
@@ -218,6 +219,12 @@ class Rig:
         assert alive == [(rank, status.attempt) for rank in range(len(status.members))], (
             "processes beside the gang's own"
         )
+
+    async def _is_all_told(self) -> bool:
+        """Ranks are at work a moment before their nodes have written so."""
+        status, reports = (await self.get()).status, await self.reports()
+        found = [reports.get(m.uid) for m in status.members]
+        return all(r is not None and (r.state, r.attempt) == ("running", status.attempt) for r in found)
 
     def live_ranks(self) -> list[tuple[int, int]]:
         """(rank, attempt) of every training process of this state directory that lives."""
