@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from remuda.api.drills import DrillKind
 from remuda.api.errors import ApiError
-from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease
+from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node
 from remuda.api.meta import to_seconds
 from remuda.api.training import TrainingJob
 from tests.builders.waiting import PATIENCE_S, until
@@ -80,5 +81,37 @@ async def test_a_part_that_was_stopped_costs_nobody_anything(state: Path, part: 
             before = await rig.trained_to(2)
             since = await stop_for(seconds, int((state / "parts" / f"{part}.pid").read_text()))
             await undisturbed_since(rig, before, since)
+    finally:
+        up.kill()
+
+
+@pytest.mark.timeout(900)
+async def test_most_nodes_lost_at_once_are_shown_and_given_up(state: Path) -> None:
+    """Three of four without power: nobody is replaced until an operator says that they are gone."""
+    up = Up(state, lease_s=LEASE_S)
+    up.start("--runtime=simulated")
+    try:
+        async with up.rig() as rig:
+            await rig.submit(rig.job(replicas=2, gpus=8))
+            before = await rig.until(
+                "steps", lambda job: job.status.phase == "Running" and job.status.progress.step > 0
+            )
+            mine = sorted(m.node for m in before.status.members)
+            spare = next(n.name for n in (await rig.api.list(Node)).items if n.name not in mine)
+            for node in (*mine, spare):
+                await rig.drill(DrillKind.NODE_LOST, node=node)
+
+            async def is_shown() -> bool:
+                code, words = await up.run("status")
+                return code == 0 and "MassSilence: 3 of 4 nodes of the cluster fell silent at once" in words
+
+            await until("the status to show it", is_shown, PATIENCE_S)
+            assert (await rig.get()).status.attempt == 1
+            code, words = await up.run("give-up", "no-such-node")
+            assert code != 0, words
+            code, words = await up.run("give-up", mine[0])
+            assert (code, f"Given up: {mine[0]}" in words) == (0, True), words
+            job = await rig.until("the recovery", lambda job: job.status.attempt > 1)
+            assert job.status.recoveries[-1].reason == "NodeLost"
     finally:
         up.kill()

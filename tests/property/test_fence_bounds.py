@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
@@ -31,16 +31,19 @@ steps = st.tuples(
 )
 
 
-@given(st.floats(1.0, 60.0), st.floats(-100.0, 100.0), st.lists(steps, max_size=12))
+@given(st.floats(1.0, 60.0), st.floats(-0.3, 0.3) | st.floats(-50.0, 50.0), st.lists(steps, max_size=12))
+@example(8.0, -0.25, [])
+@example(8.0, -0.25, [("ask", 4.0, 0.0, 30.0)])
+@example(8.0, -0.25, [("ask", 3.0, 1.0, 30.0), ("new manager", 0.0, 0.0, 0.0)])
 def test_a_node_has_fenced_before_its_ranks_are_handed_on(
-    lease_s: float, skew_s: float, story: list[tuple[str, float, float, float]]
+    lease_s: float, skew: float, story: list[tuple[str, float, float, float]]
 ) -> None:
     length = math.ceil(lease_s)  # a lease has whole seconds
     now, node, seen = BEGIN, FenceCountdown(), AgentLeaseRenewals()
     renewed, promised = now, -math.inf
 
     def lease() -> Lease:
-        spec = LeaseSpec(lease_duration_seconds=length, renew_time=to_time(renewed + skew_s))
+        spec = LeaseSpec(lease_duration_seconds=length, renew_time=to_time(renewed + skew * length))
         return Lease(metadata=ObjectMeta(name="node"), spec=spec)
 
     def handed_on_at() -> float:
@@ -85,3 +88,33 @@ def test_no_promise_outlasts_the_term_or_the_fence(lease_s: float, term_left: fl
     promised = promise_s(lease_s, term_left)
     assert 0 <= promised <= max(0.0, term_left)
     assert promised <= fence_after_s(lease_s)
+
+
+@given(
+    lease_s=st.floats(2.0, 60.0),
+    renew_s=st.floats(1.0, 30.0),
+    margin_s=st.floats(0.01, 10.0),
+    skew_share=st.floats(-0.25, 0.25),
+    asks=st.lists(st.tuples(st.floats(0.0, 10.0), delays), max_size=10),
+)
+def test_old_leader_and_node_against_the_api_and_a_new_leader(
+    lease_s: float, renew_s: float, margin_s: float, skew_share: float, asks: list[tuple[float, float]]
+) -> None:
+    """A partition at the moment of the last renewal: the old leader vouches for as long as its term lasts, another leads from
+    `margin_s` after that, sees the node's old lease for the first time, and hands its ranks on when that has run out."""
+    length = math.ceil(lease_s)
+    node, term_ends = FenceCountdown(), BEGIN + renew_s
+    node.vouched(BEGIN, fence_after_s(lease_s))
+    now = BEGIN
+    for wait, delay in asks:
+        now += wait
+        node.vouched(now, promise_s(length, term_ends - (now + delay)))
+    begins = term_ends + margin_s
+    new = AgentLeaseRenewals()
+    # The worst: the node's clock is ahead or behind just so far that its word is believed.
+    spec = LeaseSpec(lease_duration_seconds=length, renew_time=to_time(BEGIN + skew_share * length))
+    lease = Lease(metadata=ObjectMeta(name="node"), spec=spec)
+    new.see(lease, begins)
+    heard = new.renewed_at(lease)
+    assert heard is not None
+    assert node.runs_until < max(heard + hand_on_after_s(length), begins)
