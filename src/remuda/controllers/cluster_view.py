@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from remuda.api.conditions import find_condition, is_condition_true
-from remuda.api.devices import LauncherReport, NodeDevices
+from remuda.api.devices import LauncherReport, NodeDevices, Observed
 from remuda.api.errors import NotFound
 from remuda.api.incidents import Incident
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
@@ -20,7 +20,12 @@ from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
 from remuda.core.foreign.gangs import foreign_gang_of
 from remuda.core.foreign.refused_pods import is_pod_refused_by_node, owner_of_refused_pods
-from remuda.core.health.agent_liveness import AgentLeaseRenewals, liveness_lease_name
+from remuda.core.health.agent_liveness import (
+    AgentLeaseRenewals,
+    agent_silent_since,
+    liveness_lease_name,
+    node_of_liveness_lease,
+)
 from remuda.core.health.fence_bounds import LONGEST_LEASE_S, hand_on_after_s, promise_s
 from remuda.core.health.mass_silence import MassSilenceRule, MassSilences, NodeSilence, node_silence_of
 from remuda.core.health.own_stalls import NO_STALLS, OwnStalls, StallHistory
@@ -171,6 +176,17 @@ class ClusterView:
         """Whether the pod of a heartbeat is on that node, and of that gang."""
         gang = f"{beat.namespace}/{beat.gang}"
         return any(p.uid == beat.uid and pod_gang_index_key(p) == gang for p in self.pods.by_index("node", node))
+
+    def unreported_nodes(self, now: float) -> frozenset[str]:
+        """Nodes whose agent shows itself by its lease and has yet to report what is there."""
+        found = set()
+        for lease in self.leases.items():
+            node = node_of_liveness_lease(lease.name)
+            ledger = self.devices.get(node) if node else None
+            is_reported = ledger is not None and ledger.observed != Observed()
+            if node and not is_reported and agent_silent_since(self.lease_as_seen(lease.name), now) is None:
+                found.add(node)
+        return frozenset(found)
 
     def is_dead(self, node: str, now: float) -> bool:
         """Its lease ran out: by then its agent has fenced itself, so its ranks may be handed on. Not when most others fell silent

@@ -104,6 +104,7 @@ class ControlPlane:
             schedulers,
             penalties=view.penalties,
             reserved=view.reserved,
+            unreported=view.unreported_nodes,
             events=self._events.source("remuda-scheduler"),
         )
         self.verdicts = VerdictController(cluster, view, self._nodes, events=self._events.source("remuda-failure"))

@@ -59,13 +59,15 @@ class Scheduler:
         *,
         penalties: Mapping[str, int] | None = None,
         reserved: Callable[[], Iterable[Reservation]] = tuple,
+        unreported: Callable[[float], frozenset[str]] = lambda now: frozenset(),
         events: EventSink = SILENCE,
     ) -> None:
-        """`penalties`: what speaks against a node without closing it; `reserved`: places that only some may have. Both are
-        read anew on every cycle."""
+        """`penalties`: what speaks against a node without closing it; `reserved`: places that only some may have; `unreported`:
+        nodes whose devices are not known yet. All are read anew on every cycle."""
         self._cluster = cluster
         self._penalties = penalties
         self._reserved = reserved
+        self._unreported = unreported
         self._pods, self._nodes, self._devices = pods, nodes, devices
         self._dead_nodes = dead_nodes
         self._clock = clock
@@ -126,6 +128,7 @@ class Scheduler:
             self._assumed,
             self._penalties,
             self._reserved(),
+            self._unreported(now),
         )
         # Piece by piece: a plan for thousands of pods takes seconds, and leases must be renewed meanwhile.
         for part in plan_placement_in_steps(snapshot, asks):

@@ -11,7 +11,8 @@ the least come first.
 
 Resources no ledger row stands for (cpu, memory, another vendor's plugin) are counted: what the node offers less what its pods
 ask. A resource of the ledger is offered only as far as the node's status does: a plugin that is lost offers nothing. One that
-is withheld on a node (`NodeDevices.withheld`) is offered there as none.
+is withheld on a node (`NodeDevices.withheld`) is offered there as none, and so are all devices of a node whose agent is there and
+has not reported yet.
 """
 
 from __future__ import annotations
@@ -193,13 +194,16 @@ def build_snapshot(
     assumed: Mapping[str, tuple[str, tuple[str, ...]]] | None = None,
     penalties: Mapping[str, int] | None = None,
     reserved: Iterable[Reservation] = (),
+    unreported: frozenset[str] = frozenset(),
 ) -> Snapshot:
     """`dead`: nodes whose lease ran out. `assumed`: uid -> (node, devices) of bindings not seen back yet. `penalties`: by
-    node. `reserved`: places that only some may have."""
+    node. `reserved`: places that only some may have. `unreported`: nodes whose agent has yet to say what is there."""
     against = penalties or {}
     ledger = {nd.name: nd for nd in node_devices}
     views = tuple(
-        _node_view(node, ledger.get(node.name), node.name not in dead, against.get(node.name, 0))
+        _node_view(
+            node, ledger.get(node.name), node.name not in dead, against.get(node.name, 0), node.name in unreported
+        )
         for node in sorted(nodes, key=lambda n: n.name)
     )
     held = {view.name: set(_reported_holdings(ledger.get(view.name))) for view in views}
@@ -260,7 +264,9 @@ def _spend_pod_requests(left: dict[str, int], pod: Pod) -> None:
         left[resource] -= 1 if resource == PODS else requests.get(resource, 0)
 
 
-def _node_view(node: Node, devices: NodeDevices | None, alive: bool, penalty: int) -> NodeView:
+def _node_view(
+    node: Node, devices: NodeDevices | None, alive: bool, penalty: int, is_unreported: bool = False
+) -> NodeView:
     rows = devices.observed.devices if devices else []
     ids = tuple(d.id for d in rows)
     healthy, degraded = _placeable_snapshot_devices(devices)
@@ -271,6 +277,9 @@ def _node_view(node: Node, devices: NodeDevices | None, alive: bool, penalty: in
     capacity = node.status.capacity
     for resource in [r for r, mask in resources.items() if resource_amount(r, capacity.get(r, 0)) > mask.bit_count()]:
         del resources[resource]  # each device is offered several times: which share a pod gets is the plugin's choice
+    allocatable = resource_amounts(node.status.allocatable)
+    # A kubelet may offer devices before the agent has named them. Which of them a pod got, nobody would know.
+    hidden = [r for r in allocatable if is_unreported and is_extended_resource(r)]
     return NodeView(
         name=node.name,
         labels=node.labels,
@@ -279,7 +288,7 @@ def _node_view(node: Node, devices: NodeDevices | None, alive: bool, penalty: in
         closed=_why_snapshot_closes_node(node, alive),
         taints=tuple(t for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute")),
         resources=resources,
-        offered={**resource_amounts(node.status.allocatable), **dict.fromkeys(devices.withheld if devices else (), 0)},
+        offered={**allocatable, **dict.fromkeys([*hidden, *(devices.withheld if devices else ())], 0)},
         model=devices.observed.model if devices else "",
         observed=devices.observed if devices else None,
         withheld=frozenset(devices.withheld) if devices else frozenset(),

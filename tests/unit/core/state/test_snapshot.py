@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from remuda.api.codec import from_wire
-from remuda.api.devices import DeviceState
+from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.kubernetes.core_v1 import Pod, Taint, Toleration
+from remuda.api.meta import ObjectMeta
 from remuda.core.scheduling.placement_request import pod_ask_of
-from remuda.core.state.snapshot import devices_of_pod, tolerates_taints
+from remuda.core.state.snapshot import build_snapshot, devices_of_pod, tolerates_taints
 from tests.builders.gangs import RACK, NodeBuilder, a_held_pod, a_node, a_snapshot, racks
 
 TAINT = Taint("gpu", "NoSchedule", "h100")
@@ -52,6 +54,18 @@ def test_every_taint_needs_a_toleration() -> None:
 )
 def test_why_a_node_is_closed(node: NodeBuilder, why: str) -> None:
     assert a_snapshot([node]).nodes[0].closed == why
+
+
+def test_devices_that_an_agent_has_yet_to_name_are_not_offered() -> None:
+    """Its kubelet counts them already. A pod that were placed by the number would have devices that nobody knows."""
+    offer = {"nvidia.com/gpu": "8", "cpu": "4"}
+    node = replace(a_node().node(), status=replace(a_node().node().status, allocatable=offer, capacity=offer))
+    made = [NodeDevices(metadata=ObjectMeta(name=node.name))]
+    for ledgers in ([], made):
+        found = build_snapshot([node], ledgers, [], unreported=frozenset({node.name})).nodes[0]
+        assert (found.offered["nvidia.com/gpu"], found.offered["cpu"]) == (0, 4000)
+    counted = build_snapshot([node], [], []).nodes[0]
+    assert counted.offered["nvidia.com/gpu"] == 8, "without an agent the node's own word is all there is"
 
 
 def test_a_dead_node_is_dead_whatever_it_says() -> None:
