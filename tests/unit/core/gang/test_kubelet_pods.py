@@ -122,7 +122,7 @@ def test_marks_of_ours_in_a_template_are_not_believed() -> None:
         "remuda.dev/role": role.name,
         "remuda.dev/pod-index": "0",
     }
-    assert set(found["annotations"]) == {"note", "remuda.dev/launch", "remuda.dev/gang-size"}
+    assert set(found["annotations"]) == {"note", "remuda.dev/launch", "remuda.dev/gang-size", "remuda.dev/template"}
 
 
 def test_a_command_that_only_the_image_knows_is_refused() -> None:
