@@ -68,16 +68,17 @@ class NodeReporter:
         self.writes = 0
 
     async def load(self) -> NodeDevices | None:
-        """What an earlier agent left behind; waits for an API that does not answer yet."""
+        """What an earlier agent left behind; waits for an API that does not answer yet. Where the object is ours to make, it is
+        there before the node offers a device: nothing is placed on devices that an empty object has yet to name."""
         delay = RETRY_FIRST_S
         while True:
             try:
-                found = await self._cluster.get(NodeDevices, self._node)
+                found = await self._read()
+                if found is None:
+                    return None
                 if found.is_observed_before:
                     # Whole and in one write: answers to orders are in it, and without its answer an order is begun again.
                     await self._patch(to_wire(found.observed))
-            except NotFound:
-                return None
             except Exception as error:
                 log.warning("report.unreadable", node=self._node, error=str(error))
                 await asyncio.sleep(delay)
@@ -87,6 +88,18 @@ class NodeReporter:
                 self._written = {**empty, **to_wire(found.observed)}
                 self._uid = found.uid
                 return found
+
+    async def _read(self) -> NodeDevices | None:
+        try:
+            return await self._cluster.get(NodeDevices, self._node)
+        except NotFound:
+            await self._make()
+            return None
+
+    async def _make(self) -> None:
+        if self._makes_object:
+            with contextlib.suppress(AlreadyExists):
+                await self._cluster.create(NodeDevices, {"metadata": {"name": self._node}})
 
     def mark(self, *parts: str) -> None:
         """These parts have changed; they will be written."""
@@ -140,9 +153,8 @@ class NodeReporter:
 
     async def _write(self, body: JsonObject) -> None:
         self.writes += 1
-        if not self._uid and self._makes_object:
-            with contextlib.suppress(AlreadyExists):
-                await self._cluster.create(NodeDevices, {"metadata": {"name": self._node}})
+        if not self._uid:
+            await self._make()
         try:
             found = await self._patch(body)
         except NotFound:

@@ -178,15 +178,16 @@ class ClusterView:
         return any(p.uid == beat.uid and pod_gang_index_key(p) == gang for p in self.pods.by_index("node", node))
 
     def unreported_nodes(self, now: float) -> frozenset[str]:
-        """Nodes whose agent shows itself by its lease and has yet to report what is there."""
-        found = set()
-        for lease in self.leases.items():
-            node = node_of_liveness_lease(lease.name)
-            ledger = self.devices.get(node) if node else None
-            is_reported = ledger is not None and ledger.observed != Observed()
-            if node and not is_reported and agent_silent_since(self.lease_as_seen(lease.name), now) is None:
-                found.add(node)
-        return frozenset(found)
+        """Nodes whose agent is there and has yet to report what they have: it renews its lease, or made its NodeDevices, which is
+        empty until its first report. An agent that is silent is not waited for."""
+        named = {node_of_liveness_lease(lease.name) for lease in self.leases.items()} - {""}
+        empty = {ledger.name for ledger in self.devices.items() if ledger.observed == Observed()}
+        return frozenset(
+            node
+            for node in named | empty
+            if (node in empty or self.devices.get(node) is None)
+            and agent_silent_since(self.lease_as_seen(liveness_lease_name(node)), now) is None
+        )
 
     def is_dead(self, node: str, now: float) -> bool:
         """Its lease ran out: by then its agent has fenced itself, so its ranks may be handed on. Not when most others fell silent

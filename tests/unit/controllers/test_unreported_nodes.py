@@ -41,6 +41,8 @@ AGENT = lease(liveness_lease_name("n1"))
         ([AGENT], {"n1"}),
         ([AGENT, ledger(Observed())], {"n1"}),
         ([AGENT, ledger(Observed(boot="b"))], set()),
+        ([ledger(Observed())], {"n1"}),  # of an agent that needs no lease
+        ([ledger(Observed(boot="b"))], set()),
     ],
     ids=lambda value: "+".join(f"{o.resource.kind}{len(to_wire(o))}" for o in value) if isinstance(value, list) else "",
 )

@@ -99,3 +99,24 @@ def test_the_port_of_last_time_is_found_in_the_kubeconfig(tmp_path: Path) -> Non
     for damage in (b"", b"{", b"a: b", b"[]"):
         path.write_bytes(damage)
         assert api_port_in_kubeconfig(path) == 0
+
+
+def test_parts_that_start_at_once_agree_on_a_token(tmp_path: Path) -> None:
+    """Each part of a split cluster asks for the secret of the stream; whoever is first makes it."""
+    path, together = tmp_path / "secret", threading.Barrier(8)
+    found: list[str] = []
+
+    def ask() -> None:
+        together.wait()
+        found.append(load_token(path))
+
+    for _ in range(20):
+        path.unlink(missing_ok=True)
+        found.clear()
+        asking = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
+        assert found == [path.read_text()] * 8
+        assert [p.name for p in tmp_path.iterdir()] == ["secret"]

@@ -12,7 +12,7 @@ the least come first.
 Resources no ledger row stands for (cpu, memory, another vendor's plugin) are counted: what the node offers less what its pods
 ask. A resource of the ledger is offered only as far as the node's status does: a plugin that is lost offers nothing. One that
 is withheld on a node (`NodeDevices.withheld`) is offered there as none, and so are all devices of a node whose agent is there and
-has not reported yet.
+has not reported yet. A pod that was bound there before counts as having all of them until the node says which it has.
 """
 
 from __future__ import annotations
@@ -206,6 +206,7 @@ def build_snapshot(
         )
         for node in sorted(nodes, key=lambda n: n.name)
     )
+    by_name = {view.name: view for view in views}
     held = {view.name: set(_reported_holdings(ledger.get(view.name))) for view in views}
     left = {view.name: {r: n for r, n in view.offered.items() if r not in view.resources} for view in views}
     is_reported = {h.uid for nd in ledger.values() for h in nd.observed.holdings if h.uid}
@@ -219,7 +220,7 @@ def build_snapshot(
         node, ids = (pod.spec.node_name, devices_of_pod(pod)) if pod.spec.node_name else guess or ("", ())
         if node in held:
             if pod.uid not in is_reported:
-                held[node].update(ids)
+                held[node].update(ids or _unnamed_devices(by_name[node], pod))
             _spend_pod_requests(left[node], pod)
             if node in lent_on:
                 lent_on[node].append(
@@ -254,6 +255,15 @@ def _snapshot_without_reserved(
 def _reported_holdings(devices: NodeDevices | None) -> Iterable[str]:
     """What the node says is held, by pods that are still in the API or not."""
     return (device for h in devices.observed.holdings for device in h.devices) if devices else ()
+
+
+def _unnamed_devices(view: NodeView, pod: Pod) -> list[str]:
+    """Of a pod bound before the node's devices were known: it has some, and until the node says which, any may be its."""
+    requests = requests_of_pod(pod) if view.resources else {}
+    mask = 0
+    for resource, rows in view.resources.items():
+        mask |= rows if requests.get(resource, 0) else 0
+    return [device for ix, device in enumerate(view.devices) if mask >> ix & 1]
 
 
 def _spend_pod_requests(left: dict[str, int], pod: Pod) -> None:

@@ -68,6 +68,19 @@ def test_devices_that_an_agent_has_yet_to_name_are_not_offered() -> None:
     assert counted.offered["nvidia.com/gpu"] == 8, "without an agent the node's own word is all there is"
 
 
+def test_a_pod_whose_devices_nobody_has_named_may_have_any_of_them() -> None:
+    """It was bound by the number, before the agent had named the devices; which it has, its node says later."""
+    asks = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    wire = {
+        "metadata": {"name": "early", "uid": "uid-early"},
+        "spec": {"nodeName": "node-01", "containers": [{"name": "main", **asks}]},
+        "status": {"phase": "Running"},
+    }
+    pod = from_wire(Pod, wire)
+    assert a_snapshot([a_node()], [pod]).free == (0,)
+    assert a_snapshot([a_node()], [a_held_pod("idle", "node-01")]).free != (0,), "one that asks for none has none"
+
+
 def test_a_dead_node_is_dead_whatever_it_says() -> None:
     assert a_snapshot([a_node()], dead=frozenset({"node-01"})).nodes[0].closed == "dead"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import secrets
 from pathlib import Path
 
@@ -16,7 +17,7 @@ CONTEXT = "remuda"
 
 
 def load_token(path: Path) -> str:
-    """The token of the file, made when there is none."""
+    """The token of the file, made when there is none. Processes that ask at once get the same one."""
     try:
         if path.stat().st_mode & 0o077:
             raise Refusal(
@@ -27,9 +28,22 @@ def load_token(path: Path) -> str:
         token = path.read_text(encoding="ascii").strip()
     except FileNotFoundError:
         token = ""
-    if not token:
-        token = secrets.token_urlsafe(_BYTES)
-        write_private_file(path, token.encode())
+    return token or _make_token(path)
+
+
+def _make_token(path: Path) -> str:
+    token = secrets.token_urlsafe(_BYTES)
+    mine = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    write_private_file(mine, token.encode())
+    try:
+        os.link(mine, path)  # unlike a rename, only the first of several succeeds
+    except FileExistsError:
+        made = path.read_text(encoding="ascii").strip()
+        if made:
+            return made
+        mine.replace(path)  # an empty file is no token
+    finally:
+        mine.unlink(missing_ok=True)
     return token
 
 
