@@ -225,6 +225,14 @@ class IncidentController:
         return sorted(found.values(), key=lambda i: i.name)
 
     async def apply(self, planned: IncidentPlan) -> float | None:
+        # A subject has one open incident: the next one waits until the last one is written down as closed.
+        new = {incident.name for incident in planned.opened}
+        closed = [i.spec.subject for i, status in planned.amended if status.phase is IncidentPhase.CLOSED]
+        if any(incident.spec.subject in closed for incident in planned.opened):
+            for before, status in planned.amended:
+                if before.name not in new:
+                    await self._write_status(before, status)
+            planned = msgspec.structs.replace(planned, amended=tuple(a for a in planned.amended if a[0].name in new))
         made: dict[str, Incident] = {}
         for incident in planned.opened:
             try:
