@@ -287,7 +287,7 @@ async def doubling_environment(tenant: Tenant) -> None:
     env += [{"name": f"V{n}", "value": f"$(V{n - 1})$(V{n - 1})"} for n in range(1, 26)]
     pod = {
         "metadata": {"name": "doubling"},
-        "spec": {"containers": [{"name": "c", "command": ["sleep", "60"], "env": env}]},
+        "spec": {"containers": [{"name": "c", "image": "none", "command": ["sleep", "60"], "env": env}]},
     }
     await tenant.ask("POST", f"{tenant.core}/pods", json.dumps(pod).encode())
     await tenant.until_the_end()

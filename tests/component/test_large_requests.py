@@ -12,6 +12,8 @@ import pytest_asyncio
 
 from remuda.api.kubernetes.core_v1 import ConfigMap
 from remuda.embedded.apiserver import object_handlers
+from remuda.embedded.apiserver.admission import admission_chain, unhonoured_pods
+from remuda.embedded.apiserver.decisions import MadeDecision
 from remuda.embedded.apiserver.off_loop import OffLoop
 from remuda.embedded.apiserver.wire.http_exchange import LARGE_BYTES, MAX_BODY_BYTES
 from tests.component.wire_rig import APPLY, JSON_PATCH, MERGE, STRATEGIC, TEAM, Wire
@@ -128,7 +130,7 @@ async def test_a_write_that_comes_between_is_not_lost(wire: Wire, monkeypatch: p
     async def disturbed(self: OffLoop, work: Callable[[], Any]) -> Any:
         nonlocal writes
         result = await real(self, work)
-        if writes < most:
+        if writes < most and isinstance(result, MadeDecision):
             writes += 1
             await wire.local.patch(ConfigMap, "large", {"data": {"other": str(writes)}}, "team")
         return result
@@ -146,3 +148,49 @@ async def test_a_write_that_comes_between_is_not_lost(wire: Wire, monkeypatch: p
     assert (await wire.ask("PATCH", f"{MAPS}/large", old, MERGE)).code == 409  # a write came between
     missing = await wire.ask("PATCH", f"{MAPS}/nothing", {"data": {"a": "x" * 2 * LARGE_BYTES}}, MERGE)
     assert missing.code == 404
+
+
+def large_pod(name: str) -> dict[str, Any]:
+    env = [{"name": f"V{n}", "value": "x" * 1_000} for n in range(2 * LARGE_BYTES // 1_000)]
+    return {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i", "env": env}]}}
+
+
+async def test_large_writes_are_judged_and_answered_off_the_loop(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: dict[str, set[str]] = {}
+
+    def note(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def noted(*args: Any) -> Any:
+            threads.setdefault(name, set()).add(threading.current_thread().name.split("_")[0])
+            return real(*args)
+
+        monkeypatch.setattr(module, name, noted)
+
+    note(admission_chain, "validate_object_fields")
+    note(unhonoured_pods, "judge_pod_spec")
+    note(admission_chain, "pod_field_warnings")
+    note(object_handlers, "render_object")
+    await wire.create(f"{TEAM}/pods", large_pod("a"))
+    assert sorted(threads) == ["judge_pod_spec", "pod_field_warnings", "render_object", "validate_object_fields"]
+    assert set.union(*threads.values()) == {"api-large"}
+
+
+async def test_a_quota_that_comes_while_a_large_pod_is_judged_is_kept(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was decided off the loop stands only while all that it read does."""
+    real, quotas = OffLoop.run, wire.local.registry.find("", "v1", "resourcequotas")
+    assert quotas is not None
+
+    async def disturbed(self: OffLoop, work: Callable[[], Any]) -> Any:
+        result = await real(self, work)
+        if isinstance(result, MadeDecision) and not wire.store.scan("//resourcequotas/team/"):
+            quota = {"metadata": {"name": "none", "namespace": "team"}, "spec": {"hard": {"pods": "0"}}}
+            await wire.local.create_record(quotas, quota)
+        return result
+
+    monkeypatch.setattr(OffLoop, "run", disturbed)
+    answer = await wire.ask("POST", f"{TEAM}/pods", large_pod("a"))
+    assert (answer.code, answer.reason) == (403, "Forbidden"), answer.body
+    assert "exceeded quota" in answer.body["message"]

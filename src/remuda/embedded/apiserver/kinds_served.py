@@ -249,7 +249,7 @@ class KindRegistry:
         return next((s for s in self if s.store.group == group and s.store.plural == plural), None)
 
     def __iter__(self) -> Iterator[ServedKind]:
-        return iter(self._rows.values())
+        return iter(list(self._rows.values()))  # a copy: the names of a large definition are checked off the loop
 
     def groups(self) -> dict[str, list[str]]:
         """Every named group with its versions, the preferred one first."""

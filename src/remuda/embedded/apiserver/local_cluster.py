@@ -86,7 +86,7 @@ class LocalCluster(ObjectService):
         meta = binding.metadata
         expect = write_rules.WriteExpectation(meta.uid, meta.resource_version)
 
-        def decide(head: StoredObject | None) -> write_rules.WriteChange:
+        def decide(head: StoredObject | None, _: object) -> write_rules.WriteChange:
             if head is None:
                 raise write_rules.object_not_found(served.resource, name)
             return write_rules.bound_pod(head.body, binding.target, meta.annotations, now=self.clock(), expect=expect)

@@ -143,8 +143,7 @@ class ObjectHandlers:
             dry_run=query.is_dry_run,
             off_loop=self._off_loop if request.is_large else None,
         )
-        request.warnings = [*work.warnings, *self._cluster.warnings_about(target.served, record.body, None)]
-        await request.answer(self.rendered(view, target.served, record), 201)
+        await self._answer_written(request, target, view, work, record, None)
 
     async def replace(self, request: HttpRequest, target: UrlTarget) -> None:
         served = target.served
@@ -239,8 +238,23 @@ class ObjectHandlers:
             dry_run=query.is_dry_run,
             off_loop=await self._place_for(request, target),
         )
-        request.warnings = [*work.warnings, *self._cluster.warnings_about(target.served, record.body, before)]
-        await request.answer(self.rendered(view, target.served, record), 201 if before is None else 200)
+        await self._answer_written(request, target, view, work, record, before)
+
+    async def _answer_written(
+        self,
+        request: HttpRequest,
+        target: UrlTarget,
+        view: AnswerView,
+        work: WritePreparation,
+        record: StoredObject,
+        before: JsonObject | None,
+    ) -> None:
+        def told() -> tuple[list[str], bytes]:
+            warnings = self._cluster.warnings_about(target.served, record.body, before)
+            return [*work.warnings, *warnings], self.rendered(view, target.served, record)
+
+        request.warnings, answer = await self._off_loop.run(told) if request.is_large else told()
+        await request.answer(answer, 201 if before is None else 200)
 
     async def delete(self, request: HttpRequest, target: UrlTarget) -> None:
         view = self.view(request)

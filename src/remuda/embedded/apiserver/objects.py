@@ -10,20 +10,27 @@ patching, defaulting, ownership). It runs inside the decision, possibly more tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 
 from remuda.api.codec import kubernetes_type, to_wire
 from remuda.api.errors import ApiError, BadRequest
-from remuda.api.meta import JsonObject, KObject, Resource
+from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import FieldSelector, Selector
 from remuda.embedded.apiserver import write_rules
 from remuda.embedded.apiserver.admission.request import CREATE, DELETE, UPDATE, AdmissionRequest
 from remuda.embedded.apiserver.conversion import from_storage_version, to_storage_version
 from remuda.embedded.apiserver.crd.lifecycle import accept_crd, is_crd_terminating
+from remuda.embedded.apiserver.decisions import (
+    AdmissionPort,
+    Decide,
+    MadeDecision,
+    NewestStoredObjects,
+    NotedReads,
+)
 from remuda.embedded.apiserver.kinds_served import CRD, KindRegistry, ServedKind
 from remuda.embedded.apiserver.naming import generate_object_name
 from remuda.embedded.apiserver.off_loop import OffLoop
@@ -37,64 +44,8 @@ from remuda.kube.cluster import ANY, Preconditions
 _TRIES_OFF_LOOP = 3
 _NAME_TRIES = 8  # 27^5 suffixes: even the second try is rare
 
-Decide = Callable[[StoredObject | None], write_rules.WriteChange | None]
 Prepare = Callable[[JsonObject | None, JsonObject], JsonObject]
 MakeNew = Callable[[JsonObject | None], JsonObject]  # raises NotFound when it cannot start from nothing
-
-
-class _MadeChange:
-    """A change that was worked out for one version: its result, or why it cannot be."""
-
-    def __init__(self, change: MakeNew, version: str | None) -> None:
-        self._change = change
-        self._version = version
-        self._result: JsonObject | None = None
-        self._error: ApiError | None = None
-        self._is_nothing = False  # it left the object as it was
-
-    @classmethod
-    def of(cls, change: MakeNew, old: JsonObject | None) -> _MadeChange:
-        made = cls(change, _version_in(old))
-        try:
-            made._result = change(old)
-            made._is_nothing = made._result is old
-        except ApiError as error:
-            made._error = error
-        return made
-
-    def __call__(self, old: JsonObject | None) -> JsonObject:
-        if _version_in(old) != self._version:
-            return self._change(old)
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return old if self._is_nothing and old is not None else self._result
-
-
-def _version_in(body: JsonObject | None) -> str | None:
-    return None if body is None else body["metadata"].get("resourceVersion")
-
-
-class AdmissionPort(Protocol):
-    def admit(self, request: AdmissionRequest) -> JsonObject: ...
-
-    def warnings(self, resource: Resource, body: JsonObject, old: JsonObject | None) -> list[str]: ...
-
-
-class NewestStoredObjects:
-    """`ReadObjects` for admission: the newest accepted state."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-
-    def get(self, group: str, plural: str, name: str, namespace: str = "") -> JsonObject | None:
-        key = f"/{group}/{plural}/{namespace}/{name}" if namespace else f"/{group}/{plural}/{name}"
-        record = self._store.head(key)
-        return None if record is None else record.body
-
-    def list(self, group: str, plural: str, namespace: str = "") -> Iterable[JsonObject]:
-        prefix = f"/{group}/{plural}/{namespace}/" if namespace else f"/{group}/{plural}/"
-        return [record.body for record in self._store.heads(prefix)]
 
 
 class ObjectService:
@@ -112,6 +63,7 @@ class ObjectService:
         self.registry = KindRegistry()
         self.clock = clock
         self._new_uid = new_uid
+        self._new_admission = admission
         self._admission = None if admission is None else admission(NewestStoredObjects(store))
         self._crd = cast(ServedKind, self.registry.find(CRD.group, CRD.version, CRD.plural))
         for record in store.scan(CRD.prefix):
@@ -154,7 +106,7 @@ class ObjectService:
         dry_run: bool = False,
         off_loop: OffLoop | None = None,
     ) -> StoredObject:
-        """`off_loop`: where to prepare it, when it is large."""
+        """`off_loop`: where to prepare it and to decide about it, when it is large."""
         resource = served.resource
         wire = copy_wire_body(served, body)
         meta = wire["metadata"]
@@ -167,15 +119,15 @@ class ObjectService:
         if prepare is not None:
             meta["uid"] = uid  # some defaults are made from it
             wire = prepare(None, wire) if off_loop is None else await off_loop.run(partial(prepare, None, wire))
-        new = self._created(served, wire, uid)
-        name = new["metadata"]["name"]
+        name = str(wire["metadata"].get("name") or "")
 
-        def decide(head: StoredObject | None) -> write_rules.WriteChange:
+        def decide(head: StoredObject | None, admission: AdmissionPort | None) -> write_rules.WriteChange:
+            new = self._created(served, wire, uid)
             if head is not None:
                 raise write_rules.object_already_exists(resource, name)
-            return write_rules.WriteChange(self._admit(CREATE, served, new, None, "", dry_run))
+            return write_rules.WriteChange(self._admit(admission, CREATE, served, new, None, "", dry_run))
 
-        return await self._apply(served, served.store.key(name, namespace), decide, dry_run)
+        return await self._apply(served, served.store.key(name, namespace), decide, dry_run, off_loop)
 
     def _created(self, served: ServedKind, wire: JsonObject, uid: str) -> JsonObject:
         new = write_rules.created_object_body(served.resource, wire, now=self.clock(), uid=uid)
@@ -194,37 +146,22 @@ class ObjectService:
         off_loop: OffLoop | None = None,
     ) -> StoredObject:
         """The object as `change` makes it of the one that is there. Record.rv tells the caller whether it was new. `off_loop`:
-        where to make it, when it is large."""
+        where to make it and to decide about it, when it is large."""
         resource = served.resource
-        if off_loop is not None:
-            change = await self._made_off_loop(served, store_key_of(served, name, namespace), change, off_loop)
         uid = self._new_uid()
 
-        def decide(head: StoredObject | None) -> write_rules.WriteChange | None:
+        def decide(head: StoredObject | None, admission: AdmissionPort | None) -> write_rules.WriteChange | None:
             if head is None:
                 new = self._created(served, change(None), uid)
-                return write_rules.WriteChange(self._admit(CREATE, served, new, None, "", dry_run))
+                return write_rules.WriteChange(self._admit(admission, CREATE, served, new, None, "", dry_run))
             old = from_storage_version(served, head.body)
             new = change(old)
             if new is old:
                 return None
-            return self._admitted(
-                served, head, write_rules.replaced_change(resource, old, new, subresource), subresource, dry_run
-            )
+            replaced = write_rules.replaced_change(resource, old, new, subresource)
+            return self._admitted(admission, served, head, replaced, subresource, dry_run)
 
-        return await self._apply(served, store_key_of(served, name, namespace), decide, dry_run)
-
-    async def _made_off_loop(self, served: ServedKind, key: str, change: MakeNew, off_loop: OffLoop) -> MakeNew:
-        """`change`, worked out on the newest version. Whoever asks of another one, because a write came between, has it done
-        again: here a few times, then where they stand."""
-        tries = 0
-        while True:
-            head = self.store.head(key)
-            old = None if head is None else from_storage_version(served, head.body)
-            made = await off_loop.run(partial(_MadeChange.of, change, old))
-            tries += 1
-            if self.store.head(key) is head or tries == _TRIES_OFF_LOOP:
-                return made
+        return await self._apply(served, store_key_of(served, name, namespace), decide, dry_run, off_loop)
 
     async def replace_record(
         self, served: ServedKind, body: KObject | JsonObject, *, subresource: str = ""
@@ -234,12 +171,11 @@ class ObjectService:
         meta = wire["metadata"]
         name = str(meta.get("name") or "")
 
-        def decide(head: StoredObject | None) -> write_rules.WriteChange | None:
+        def decide(head: StoredObject | None, admission: AdmissionPort | None) -> write_rules.WriteChange | None:
             if head is None:
                 raise write_rules.object_not_found(resource, name)
-            return self._admitted(
-                served, head, write_rules.replaced_change(resource, head.body, wire, subresource), subresource
-            )
+            replaced = write_rules.replaced_change(resource, head.body, wire, subresource)
+            return self._admitted(admission, served, head, replaced, subresource)
 
         return await self._apply(served, store_key_of(served, name, str(meta.get("namespace") or "")), decide)
 
@@ -259,11 +195,11 @@ class ObjectService:
         wire: JsonObject = msgspec.to_builtins(patch)
         expect = write_rules.WriteExpectation(when.uid, when.resource_version)
 
-        def decide(head: StoredObject | None) -> write_rules.WriteChange | None:
+        def decide(head: StoredObject | None, admission: AdmissionPort | None) -> write_rules.WriteChange | None:
             if head is None:
                 raise write_rules.object_not_found(resource, name)
             change = write_rules.patched_change(resource, head.body, wire, subresource, expect)
-            return self._admitted(served, head, change, subresource)
+            return self._admitted(admission, served, head, change, subresource)
 
         return await self._apply(served, store_key_of(served, name, namespace), decide)
 
@@ -281,13 +217,11 @@ class ObjectService:
         resource = served.resource
         expect = write_rules.WriteExpectation(when.uid, when.resource_version)
 
-        def decide(head: StoredObject | None) -> write_rules.WriteChange | None:
+        def decide(head: StoredObject | None, admission: AdmissionPort | None) -> write_rules.WriteChange | None:
             if head is None:
                 raise write_rules.object_not_found(resource, name)
-            if self._admission is not None:
-                self._admission.admit(
-                    AdmissionRequest(DELETE, resource, namespace, name, None, head.body, dry_run=dry_run)
-                )
+            if admission is not None:
+                admission.admit(AdmissionRequest(DELETE, resource, namespace, name, None, head.body, dry_run=dry_run))
             now = self.clock()
             return write_rules.deleted_change(
                 resource, head.body, now=now, grace_s=grace_s, expect=expect, finalizer=finalizer
@@ -315,6 +249,7 @@ class ObjectService:
 
     def _admitted(
         self,
+        admission: AdmissionPort | None,
         served: ServedKind,
         head: StoredObject,
         change: write_rules.WriteChange | None,
@@ -329,7 +264,7 @@ class ObjectService:
             check_own_kind(served.kind, change.body, head.body)
         body = to_storage_version(served, change.body)
         if has_intent or not subresource:
-            body = self._admit(UPDATE, served, body, head.body, subresource, dry_run)
+            body = self._admit(admission, UPDATE, served, body, head.body, subresource, dry_run)
         if body is change.body:
             return change
         settled = write_rules.unless_unchanged(head.body, body) if has_intent else body
@@ -337,6 +272,7 @@ class ObjectService:
 
     def _admit(
         self,
+        admission: AdmissionPort | None,
         operation: str,
         served: ServedKind,
         body: JsonObject,
@@ -346,10 +282,10 @@ class ObjectService:
     ) -> JsonObject:
         if served is self._crd and not subresource:
             body = accept_crd(body, old, self.registry, self.clock())
-        if self._admission is None:
+        if admission is None:
             return body
         meta = body["metadata"]
-        return self._admission.admit(
+        return admission.admit(
             AdmissionRequest(
                 operation,
                 served.resource,
@@ -362,17 +298,21 @@ class ObjectService:
             )
         )
 
-    async def _apply(self, served: ServedKind, key: str, decide: Decide, dry_run: bool = False) -> StoredObject:
-        store = self.store
+    async def _apply(
+        self, served: ServedKind, key: str, decide: Decide, dry_run: bool = False, off_loop: OffLoop | None = None
+    ) -> StoredObject:
+        store, admission = self.store, self._admission
+        if off_loop is not None:
+            decide = await self._decided_off_loop(served, key, decide, off_loop)
         while True:
             head = store.head(key)
             try:
-                change = decide(head)
+                change = decide(head, admission)
             except ApiError:
                 if store.is_settled(key):
                     raise
                 await self._settled(key)
-                decide(store.get(key))  # refused on durable state as well: then that is the answer
+                decide(store.get(key), admission)  # refused on durable state as well: then that is the answer
                 continue
             if change is None:
                 assert head is not None
@@ -391,6 +331,19 @@ class ObjectService:
             if served.custom is not None or served is self._crd:
                 await self._after(served, record)
             return record
+
+    async def _decided_off_loop(self, served: ServedKind, key: str, decide: Decide, off_loop: OffLoop) -> Decide:
+        """`decide`, with an answer for the newest version. When a write came between it is asked again: here a few times, then
+        where the answer is used."""
+        for _ in range(_TRIES_OFF_LOOP):
+            head, reads = self.store.head(key), NotedReads(self.store)
+            if served is self._crd:
+                reads.list(CRD.group, CRD.plural)  # their names, which the registry knows
+            admission = None if self._new_admission is None else self._new_admission(reads)
+            made = await off_loop.run(partial(MadeDecision, decide, head, admission, reads))
+            if made.is_current(self.store.head(key)):
+                return made
+        return decide
 
     async def _settled(self, key: str) -> None:
         try:

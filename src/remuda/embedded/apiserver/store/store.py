@@ -174,10 +174,11 @@ class ObjectStore:
         return None if record.deleted else record
 
     def heads(self, prefix: str) -> list[StoredObject]:
-        """The newest accepted version of every object under the prefix, in no order."""
-        objects = self._collection(prefix).objects
+        """The newest accepted version of every object under the prefix, in no order. Any thread may ask: of copies, because the
+        loop goes on writing."""
+        objects, staged_now = self._collection(prefix).objects.copy(), self._staged.copy()
         found = {key: record for key, record in objects.items() if key.startswith(prefix)}
-        for key, staged in self._staged.items():
+        for key, staged in staged_now.items():
             if key.startswith(prefix):
                 if staged.event.record.deleted:
                     found.pop(key, None)
