@@ -162,8 +162,13 @@ class ObjectHandlers:
             resource = served.resource
             named_so = Resource(resource.group, resource.version, resource.plural, resource.plural)
             raise invalid_fields(named_so, target.name, [("metadata.resourceVersion", what)])
-        body = copy_wire_body(served, body)
-        await self._worked(request, len(data), lambda: _check_duplicate_fields(query, request, data, work))
+
+        def checked() -> JsonObject:
+            copied = copy_wire_body(served, body)
+            _check_duplicate_fields(query, request, data, work)
+            return copied
+
+        body = await self._worked(request, len(data), checked)
 
         def change(old: JsonObject | None) -> JsonObject:
             return work.written(require_stored(old, served, target.name), body)

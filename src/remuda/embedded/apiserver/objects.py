@@ -108,7 +108,8 @@ class ObjectService:
     ) -> StoredObject:
         """`off_loop`: where to prepare it and to decide about it, when it is large."""
         resource = served.resource
-        wire = copy_wire_body(served, body)
+        copied = partial(copy_wire_body, served, body)
+        wire = copied() if off_loop is None else await off_loop.run(copied)
         meta = wire["metadata"]
         if resource.namespaced and not meta.get("namespace"):
             raise BadRequest("an empty namespace may not be set during creation; set metadata.namespace")
