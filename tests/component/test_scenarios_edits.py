@@ -167,6 +167,22 @@ async def test_the_template_of_a_running_job_cannot_be_changed(world: World) -> 
 
 
 @in_world()
+async def test_a_role_of_a_running_job_cannot_be_taken_away_or_renamed(world: World) -> None:
+    await gang_at_work(world)
+    before = world.gang()
+    renamed = {"name": "other", "replicas": 4, "gpus": 8, "template": template_of("train")}
+    with pytest.raises(Invalid, match="RoleInUse: Role `worker` has pods that run") as said:
+        await patch(world, {"roles": [renamed]})
+    assert "remuda suspend job" in str(said.value)
+    await world.sleep(30.0)
+    world.assert_kept(before)
+    await suspend(world)
+    await patch(world, {"roles": [renamed]})
+    await resume(world, 4)
+    assert {m.role for m in world.job().status.members} == {"other"}
+
+
+@in_world()
 async def test_a_suspended_job_starts_whole_with_its_new_template_from_the_checkpoint(world: World) -> None:
     await gang_at_work(world)
     await suspend(world)

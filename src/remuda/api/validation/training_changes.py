@@ -1,8 +1,9 @@
-"""What may be changed of a TrainingJob that is there: its pods' templates only while no rank is given to a pod.
+"""What may be changed of a TrainingJob that is there: its roles and their pods' templates only while no rank is given to a pod.
 
 Pods are made one by one, for as long as the job lives. Were the template of a running gang another one from some moment on, the
 next pod that is replaced would run the new command beside ranks that run the old one. A job that is suspended, or has no ranks
-yet, has nothing to mix with. Raises a Refusal with the field and the way to do it.
+yet, has nothing to mix with. Likewise a role that goes (or gets another name) would take its ranks with it and number the
+others anew. Raises a Refusal with the field and the way to do it.
 """
 
 from __future__ import annotations
@@ -11,21 +12,36 @@ from remuda.api.errors import Refusal
 from remuda.api.training import Role, TrainingJob, gpus_of_role
 
 TEMPLATE_IN_USE = "TemplateInUse"
+ROLE_IN_USE = "RoleInUse"
 
 
 def check_training_job_change(old: TrainingJob, new: TrainingJob) -> None:
     if not is_template_in_use(old):
         return
     before = {role.name: role for role in old.spec.roles}
+    gone = before.keys() - {role.name for role in new.spec.roles}
+    if gone:
+        raise Refusal(
+            ROLE_IN_USE,
+            f"Role `{min(gone)}` has pods that run. Without it their ranks would be stopped and the others numbered anew.",
+            _suspend_first(old, "the roles"),
+            "spec.roles",
+        )
     for index, role in enumerate(new.spec.roles):
         if role.name in before and not has_same_pods(before[role.name], role):
             raise Refusal(
                 TEMPLATE_IN_USE,
                 f"Pods of role `{role.name}` run with the template they were made from. A new one would be mixed with them.",
-                f"Suspend the job (`remuda suspend {old.name}`), wait until it is Suspended, change the template, then "
-                f"`remuda resume {old.name}`: the whole gang starts with it, from the checkpoint.",
+                _suspend_first(old, "the template"),
                 f"spec.roles[{index}].template",
             )
+
+
+def _suspend_first(job: TrainingJob, what: str) -> str:
+    return (
+        f"Suspend the job (`remuda suspend {job.name}`), wait until it is Suspended, change {what}, then "
+        f"`remuda resume {job.name}`: the whole gang starts with it, from the checkpoint."
+    )
 
 
 def is_template_in_use(job: TrainingJob) -> bool:
