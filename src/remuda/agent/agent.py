@@ -63,7 +63,7 @@ LEAVE_S = 2.0  # for the last words of a node that is stopped; without them its 
 
 
 class Agent:
-    """Implements `link.allocation.NodeAgent`. Make it, `await start()`, hand it to the node; `await stop()` in the end.
+    """Implements `link.allocation_port.NodeAgent`. Make it, `await start()`, hand it to the node; `await stop()` in the end.
 
     `resources`: the kubelet's podresources. With it nobody tells the agent whose an allocation is or when a pod is gone; it
     finds out. Without it the node in this process says so. `pods`: the pods bound to this node. `stalls`: those of this process,

@@ -6,7 +6,6 @@ Made once per command line and passed through click's context; tests give it ano
 from __future__ import annotations
 
 import contextlib
-import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,12 +58,8 @@ class Session:
 
     def command_line(self, words: str) -> str:
         """`remuda <words>` as it works when pasted: with the options that lead to the same cluster and namespace."""
-        from remuda.runtime.state_dir import StateDir, default_state_path
-
-        is_elsewhere = self.is_embedded and self.state.path != StateDir(default_state_path()).path
-        state = f" --state {shlex.quote(str(self.state.path))}" if is_elsewhere else ""
-        namespace = f" -n {self.namespace}" if self.namespace != "default" else ""
-        return f"remuda{state}{namespace} {words}"
+        words = f"-n {self.namespace} {words}" if self.namespace != "default" else words
+        return self.state.command_line(words) if self.is_embedded else f"remuda {words}"
 
     def connect(self) -> contextlib.AbstractAsyncContextManager[Cluster]:
         if self._connect is not None:

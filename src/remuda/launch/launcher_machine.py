@@ -1,6 +1,6 @@
 """The launcher's decisions: input -> actions, no I/O, no clock (`now` is unix seconds, given with every input).
 
-The real shell (`shell.py`) and simulated pods drive the same machine.
+The real shell (`launcher_shell`) and simulated pods drive the same machine.
 
                      stop{A}            scanned             start{A}
     parked/exited ------------> stopping ------> ready{A} ------------> running{A}

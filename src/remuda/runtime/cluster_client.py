@@ -29,7 +29,7 @@ async def connect_to_state(state: StateDir, warn: Callable[[str], None] | None =
         raise Refusal(
             "ClusterNotRunning",
             f"No cluster is running in {state.path}.",
-            "Start one with `remuda up -d`, or choose another state directory with --state.",
+            f"Start one with `{state.command_line('up -d')}`, or choose another state directory with --state.",
         )
     async with HttpCluster(uds=state.socket) as cluster:
         if warn is not None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,11 +130,16 @@ class StateDir:
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
             yield
 
+    def command_line(self, words: str) -> str:
+        """`remuda <words>` as it works when pasted: on this directory."""
+        is_default = self.path == StateDir(default_state_path()).path
+        return f"remuda {words}" if is_default else f"remuda --state {shlex.quote(str(self.path))} {words}"
+
     def in_use(self) -> Refusal:
         return Refusal(
             "StateInUse",
             f"A cluster is already running in {self.path} (pid {self.holder() or 'unknown'}).",
-            "Use that cluster, stop it with `remuda down`, or choose another directory with --state.",
+            f"Use that cluster, stop it with `{self.command_line('down')}`, or choose another directory with --state.",
         )
 
     @contextlib.contextmanager

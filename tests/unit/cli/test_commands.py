@@ -151,7 +151,7 @@ def test_watching_a_job_that_has_ended_tells_how(tmp_path: Path, phase: str, cod
 
 def test_delete(busy: Cli) -> None:
     result = busy.run("delete", "hello")
-    assert (result.code, result.out) == (0, "Deleted job hello; its pods are being stopped.\n")
+    assert (result.code, result.out) == (0, "Deleted job hello; pods of it that still run are being stopped.\n")
     assert busy.objects(TrainingJob) == []
 
 
@@ -204,7 +204,7 @@ def test_no_cluster_is_one_clear_line(tmp_path: Path, capfd: pytest.CaptureFixtu
         assert out == ""
         assert err == (
             f"error: ClusterNotRunning: No cluster is running in {tmp_path}/none. "
-            "Start one with `remuda up -d`, or choose another state directory with --state.\n"
+            f"Start one with `remuda --state {tmp_path}/none up -d`, or choose another state directory with --state.\n"
         )
 
 

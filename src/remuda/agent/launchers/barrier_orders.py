@@ -1,6 +1,6 @@
 """The agent's side of the barrier: what to tell each launcher, given its job. Pure.
 
-A job's status steers with two fields, `attempt` and `barrier_orders`. For a launcher in the job's member list:
+A job's status steers with two fields, `attempt` and `barrier`. For a launcher in the job's member list:
 
     Closed, attempt behind the job's  -> stop{attempt, rank}: end what runs, say which checkpoints are usable
     Open, ready for exactly it        -> start{attempt, env}; a member of a held role is treated as if it were Closed

@@ -1,7 +1,7 @@
 """The registry of launchers: their records, the orders they get, and the clock that watches over both.
 
-A shell around pure parts: what happens (a message, a change of a job, the passing of time) goes through `launcher.receive` and
-`launcher.look`, then `barrier.plan`; what comes out is sent to the launcher, put on the progress board, or announced as a
+A shell around pure parts: what happens (a message, a change of a job, the passing of time) goes through `launcher_state`, then
+`barrier_orders`; what comes out is sent to the launcher, put on the progress board, or announced as a
 transition. Nothing here waits: every event is handled to the end within one turn of the event loop, so a record is never seen
 half changed.
 

@@ -33,7 +33,7 @@ def kubectl(session: Session, arguments: tuple[str, ...]) -> int:
         raise Refusal(
             "ClusterNotRunning",
             f"No cluster is running in {state.path}.",
-            "Start one with `remuda up -d`, or choose another state directory with --state.",
+            f"Start one with `{state.command_line('up -d')}`, or choose another state directory with --state.",
         )
     program = find_kubectl(f"; any client works with KUBECONFIG={state.kubeconfig}")
     namespace = ["--namespace", session.asked_namespace] if session.asked_namespace else []

@@ -88,7 +88,7 @@ def job(session: Session, name: str, watch: bool, form: str) -> int:
 @output_option(formats=("table", "json", "yaml"))
 @with_session
 def delete(session: Session, names: tuple[str, ...], form: str) -> None:
-    """Stop jobs and remove them. Their pods end; logs and checkpoints are kept.
+    """Stop jobs and remove them. Their pods end. Checkpoints are kept, and the logs for a day.
 
     -o json prints {"deleted": [names]}.
     """
@@ -102,7 +102,7 @@ def delete(session: Session, names: tuple[str, ...], form: str) -> None:
             for name in names:
                 await cluster.delete(TrainingJob, name, session.namespace)
                 if not is_document(form):
-                    click.echo(f"Deleted job {name}; its pods are being stopped.")
+                    click.echo(f"Deleted job {name}; pods of it that still run are being stopped.")
 
     asyncio.run(act())
     if is_document(form):

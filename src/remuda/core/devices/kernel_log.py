@@ -2,8 +2,8 @@
 
 A record is `prio,seq,usec,flags[,...];text`, one per read, and may go on with lines ` KEY=value`. `seq` counts every record since
 boot without a hole, so (boot id, seq) says exactly where reading stopped: what is not newer is dropped, and a jump means that
-records were overwritten before they were read. A jump is told as a `Gap`, never passed over: a fault may have been among them.
-A new boot begins at 0 again; where nothing was ever read there is nothing to miss.
+records were overwritten before they were read. A jump is told (`KernelLogGap`), never passed over: a fault may have been among
+them. A new boot begins at 0 again; where nothing was ever read there is nothing to miss.
 
 A sighting is (PCI address, code, the text as it stands). Codes are those of the fault table: xid-79, sxid-20034, aer-fatal,
 amd-reset. Some lines say more than their code: an Xid 154 carries the driver's own verdict and becomes recovery-reset and the

@@ -1,4 +1,4 @@
-"""Reads and writes of objects over HTTP: from a request to a call on `Objects`, from a record to an answer."""
+"""Reads and writes of objects over HTTP: from a request to a call on `ObjectService`, from a record to an answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """From what a client sends to what may be stored: field checks, pruning, defaults, and who owns the fields from now on.
 
-One `WritePreparation` serves one request. Its methods are handed to `Objects` and run inside the decision, maybe more than once;
-they depend on their arguments alone, but note warnings, which go out as headers.
+One `WritePreparation` serves one request. Its methods are handed to `ObjectService` and run inside the decision, maybe more than
+once; they depend on their arguments alone, but note warnings, which go out as headers.
 """
 
 from __future__ import annotations
