@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import itertools
 import socket
-import ssl
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,58 +15,20 @@ import pytest_asyncio
 
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver import connection_gate
-from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_api_socket
+from remuda.embedded.apiserver.asgi_server import listen_tcp
 from remuda.embedded.apiserver.connections import ConnectionLimits
 from remuda.embedded.apiserver.lanes import LaneName
-from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.security.token_guard import TokenGuard
-from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.embedded.apiserver.stream_seats import StreamSeats
 from remuda.embedded.apiserver.wire import http_exchange
-from remuda.link.certificates import LinkCertificates
+from tests.builders.tls_api import HEAD, TlsApi
 from tests.builders.waiting import PATIENCE_S
 
-TOKEN = "right"
-HEAD = f"host: x\r\nauthorization: Bearer {TOKEN}\r\n"
 LIMITS = ConnectionLimits(most=24, of_address=24, new=8, streams=12, of_tenant=6)
 
 
-class Server:
-    """On TCP, with few places."""
-
-    def __init__(self, directory: Path, sock: socket.socket | None = None) -> None:
-        uids = itertools.count()
-        self.local = LocalCluster(ObjectStore(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
-        certificates = LinkCertificates(directory)
-        self.tls = certificates.prepare([], time.time())
-        self.trust = ssl.create_default_context(cafile=str(certificates.ca))
-        self.socket = sock or listen_tcp("127.0.0.1", 0)
-        self.port = int(self.socket.getsockname()[1])
-        self.app = ApiServerApp(self.local)
-
-    async def start(self) -> None:
-        ready = asyncio.Event()
-        served = serve_api_socket(TokenGuard(self.app, TOKEN), self.socket, tls=self.tls, ready=ready, limits=LIMITS)
-        self._task = asyncio.create_task(served)
-        await asyncio.wait_for(ready.wait(), PATIENCE_S)
-
-    async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task], timeout=PATIENCE_S)
-
-    async def ask(self, path: str) -> bytes:
-        async with asyncio.timeout(PATIENCE_S):
-            reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust)
-            writer.write(f"GET {path} HTTP/1.1\r\n{HEAD}connection: close\r\n\r\n".encode())
-            answer = await reader.read()
-            writer.close()
-            return answer
-
-
 @pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    server = Server(tmp_path)
+async def server(tmp_path: Path) -> AsyncIterator[TlsApi]:
+    server = TlsApi(tmp_path, LIMITS)
     await server.start()
     yield server
     await server.stop()
@@ -102,17 +61,17 @@ async def closed(sock: socket.socket) -> None:
             pass
 
 
-async def test_bare_connections_do_not_keep_others_out(server: Server) -> None:
+async def test_bare_connections_do_not_keep_others_out(server: TlsApi) -> None:
     """More than there are places for, and none of them times out meanwhile. Somebody who speaks is answered."""
     bare = Bare(server.port)
     await bare.open(150)
     for _ in range(3):
-        assert b" 200 OK" in await server.ask("/api/v1/pods")
+        assert b" 200 OK" in await server.get("/api/v1/pods")
     await closed(bare.sockets[0])  # they give way, the oldest first
     bare.close()
 
 
-async def test_a_handshake_that_does_not_come_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handshake_that_does_not_come_is_given_up(server: TlsApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_gate, "HANDSHAKE_WITHIN_S", 0.1)
     bare = Bare(server.port)
     await bare.open(1)
@@ -120,8 +79,8 @@ async def test_a_handshake_that_does_not_come_is_given_up(server: Server, monkey
     bare.close()
 
 
-async def test_a_stranger_is_told_once_and_not_kept(server: Server) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=server.trust)
+async def test_a_stranger_is_told_once_and_not_kept(server: TlsApi) -> None:
+    reader, writer = await server.connect()
     writer.write(b"GET /api/v1/pods HTTP/1.1\r\nhost: x\r\n\r\n")
     assert b" 401 " in await asyncio.wait_for(reader.read(), PATIENCE_S)  # to its end: the server hangs up
     writer.close()
@@ -142,79 +101,79 @@ class NoDescriptors(socket.socket):
 async def test_running_out_of_descriptors_stops_nothing_for_long(tmp_path: Path) -> None:
     listening = NoDescriptors(fileno=listen_tcp("127.0.0.1", 0).detach())
     listening.setblocking(False)
-    server = Server(tmp_path, listening)
+    server = TlsApi(tmp_path, LIMITS, listening)
     await server.start()
-    assert b" 200 OK" in await server.ask("/api/v1/pods")
+    assert b" 200 OK" in await server.get("/api/v1/pods")
     assert listening.times == 0
     await server.stop()
 
 
-async def test_watches_have_places_and_who_gets_none_is_told_when_to_come_back(server: Server) -> None:
+async def test_watches_have_places_and_who_gets_none_is_told_when_to_come_back(server: TlsApi) -> None:
     server.app._watching._seats = seats = StreamSeats(64)
     tenant = seats._remote.of_tenant
     streams = []
     try:
         for number in range(tenant):
-            streams.append(await asyncio.open_connection("127.0.0.1", server.port, ssl=server.trust))
+            streams.append(await server.connect())
             reader, writer = streams[number]
             writer.write(f"GET /api/v1/namespaces/team/pods?watch=1 HTTP/1.1\r\n{HEAD}\r\n".encode())
             assert b" 200 OK" in await asyncio.wait_for(reader.readline(), PATIENCE_S)
-        answer = await server.ask("/api/v1/namespaces/team/pods?watch=1")
+        answer = await server.get("/api/v1/namespaces/team/pods?watch=1")
         assert b" 429 " in answer.splitlines()[0]
         assert b"retry-after: 5" in answer.lower()
         assert b"TooManyRequests" in answer
         assert b"end some" in answer
         # Another tenant's watch, and everything that ends, are as before.
-        assert b" 200 OK" in await server.ask("/api/v1/namespaces/other/pods?watch=1&timeoutSeconds=0")
-        assert b" 200 OK" in await server.ask("/api/v1/namespaces/team/pods")
+        assert b" 200 OK" in await server.get("/api/v1/namespaces/other/pods?watch=1&timeoutSeconds=0")
+        assert b" 200 OK" in await server.get("/api/v1/namespaces/team/pods")
     finally:
         for _, writer in streams:
             writer.transport.abort()
     async with asyncio.timeout(PATIENCE_S):
         while seats._remote._sum:  # noqa: ASYNC110 - places come back when the server has seen the end of a stream
             await asyncio.sleep(0.01)
-    assert b" 200 OK" in await server.ask("/api/v1/namespaces/team/pods?watch=1&timeoutSeconds=0")
+    assert b" 200 OK" in await server.get("/api/v1/namespaces/team/pods?watch=1&timeoutSeconds=0")
 
 
 POST = "POST /api/v1/namespaces/{}/configmaps?dryRun=All HTTP/1.1\r\n"
 
 
-async def test_bodies_that_come_slowly_keep_no_seat_from_others(server: Server) -> None:
+async def test_bodies_that_come_slowly_keep_no_seat_from_others(server: TlsApi) -> None:
     """More of them than there are seats, small and large."""
     streams = []
     for number in range(20):
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=server.trust)
+        reader, writer = await server.connect()
         size = 100 if number % 2 else 200_000
         writer.write(f"{POST.format('team')}{HEAD}content-length: {size}\r\n\r\n".encode() + b" " * (size - 10))
         streams.append((reader, writer))
     lanes = server.app._lanes._lanes
     for lane in lanes.values():
         lane._free = min(lane._free, 2)
-    assert b" 200 OK" in await server.ask("/api/v1/namespaces/team/pods")
+    assert b" 200 OK" in await server.get("/api/v1/namespaces/team/pods")
     for _, writer in streams:
         writer.transport.abort()
 
 
-async def test_who_finds_no_place_in_line_is_told_to_come_back(server: Server) -> None:
+async def test_who_finds_no_place_in_line_is_told_to_come_back(server: TlsApi) -> None:
     lane = server.app._lanes._lanes[LaneName.TENANTS]
     lane._free, lane._of_tenant = 0, 0
-    answer = await server.ask("/api/v1/namespaces/team/pods")
+    answer = await server.get("/api/v1/namespaces/team/pods")
     assert b" 429 " in answer.splitlines()[0]
     assert b"retry-after: 1" in answer.lower()
     # Leases and the question whether we live have lanes of their own.
-    assert b" 200 OK" in await server.ask("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
-    assert b" 200 OK" in await server.ask("/healthz")
+    assert b" 200 OK" in await server.get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
+    assert b" 200 OK" in await server.get("/healthz")
 
 
 async def test_a_client_that_does_not_take_a_large_answer_holds_little_of_it(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: TlsApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer goes out in pieces; who takes none is cut off."""
     monkeypatch.setattr(http_exchange, "STALLED_AFTER_S", 0.2)
     for number in range(40):
         big = {"metadata": {"name": f"p{number}", "namespace": "x", "annotations": {"a": "y" * 500_000}}}
         await server.local.create(Pod, big)
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=server.trust, limit=1000)
+    reader, writer = await server.connect(limit=1000)
     transport: Any = writer.transport
     writer.write(f"GET /api/v1/pods HTTP/1.1\r\n{HEAD}\r\n".encode())
     await asyncio.wait_for(reader.readline(), PATIENCE_S)
@@ -224,4 +183,4 @@ async def test_a_client_that_does_not_take_a_large_answer_holds_little_of_it(
         while lanes.under_way:  # noqa: ASYNC110 - the server has no event to tell this by
             await asyncio.sleep(0.01)
     writer.transport.abort()
-    assert len(await server.ask("/api/v1/pods")) > 20_000_000  # who takes it gets all
+    assert len(await server.get("/api/v1/pods")) > 20_000_000  # who takes it gets all

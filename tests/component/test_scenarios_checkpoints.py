@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from remuda.api.conditions import find_condition
@@ -10,7 +12,7 @@ from remuda.api.training import TrainingJob
 from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import NAMESPACE, World, in_world
-from tests.component.world_rig import gang_at_work
+from tests.component.world_rig import change_job, gang_at_work, suspend_job
 
 JOB = (NAMESPACE, "job")
 LOOP = "/ckpt/rank-1: Too many levels of symbolic links"
@@ -26,13 +28,16 @@ def is_held(world: World, kind: str) -> bool:
     return world.job().status.reason == kind and found is not None and found.status == "True"
 
 
-async def patch(world: World, spec: dict[str, object]) -> None:
-    await world.cluster.api.patch(TrainingJob, "job", {"spec": spec}, NAMESPACE)
-
-
 async def consent(world: World, step: int) -> None:
     attempt = world.job().status.attempt
-    await patch(world, {"suspend": False, "checkpoint": {"resumeFrom": {"step": step, "attempt": attempt}}})
+    await change_job(world, {"suspend": False, "checkpoint": {"resumeFrom": {"step": step, "attempt": attempt}}})
+
+
+async def gang_held_by_what_cannot_be_read(world: World) -> None:
+    await gang_at_work(world)
+    world.checkpoints.make_unreadable(JOB, 1, LOOP)
+    await world.kill_process(rank=2)
+    await world.until(lambda: is_held(world, UNREADABLE))
 
 
 def usable(world: World, rank: int) -> tuple[int, ...]:
@@ -66,13 +71,20 @@ async def test_a_directory_that_cannot_be_read_holds_the_barrier_until_it_can(wo
 
 @in_world()
 async def test_a_wait_of_hours_costs_few_looks_and_no_writes(world: World) -> None:
-    await gang_at_work(world)
-    world.checkpoints.make_unreadable(JOB, 1, LOOP)
-    await world.kill_process(rank=2)
-    await world.until(lambda: is_held(world, UNREADABLE))
-    version = world.job().metadata.resource_version
+    await gang_held_by_what_cannot_be_read(world)
+    version, looks = world.job().metadata.resource_version, 0
+    controller: Any = world.cluster.control.training
+    inner = controller.plan
+
+    def plan(observed: Any, now: float) -> Any:
+        nonlocal looks
+        looks += 1
+        return inner(observed, now)
+
+    controller.plan = plan
     await world.sleep(3600.0)
     assert world.job().metadata.resource_version == version
+    assert looks < 1000, "one in a few seconds at most"
 
 
 @in_world()
@@ -87,13 +99,9 @@ async def test_a_first_start_waits_for_a_directory_that_cannot_be_read_too(world
 
 @in_world()
 async def test_a_held_job_can_be_suspended_and_deleted(world: World) -> None:
-    await gang_at_work(world)
-    world.checkpoints.make_unreadable(JOB, 1, LOOP)
-    await world.kill_process(rank=2)
-    await world.until(lambda: is_held(world, UNREADABLE))
-    await patch(world, {"suspend": True})
-    await world.until(lambda: world.job().status.phase == "Suspended" and not world.pods())
-    await patch(world, {"suspend": False})
+    await gang_held_by_what_cannot_be_read(world)
+    await suspend_job(world)
+    await change_job(world, {"suspend": False})
     await world.until(lambda: is_held(world, UNREADABLE))
     await world.cluster.api.delete(TrainingJob, "job", NAMESPACE)
     await world.until(lambda: not world.pods())
@@ -102,10 +110,7 @@ async def test_a_held_job_can_be_suspended_and_deleted(world: World) -> None:
 @in_world()
 @pytest.mark.parametrize("step", [0, 10])
 async def test_consent_goes_on_without_what_cannot_be_read(world: World, step: int) -> None:
-    await gang_at_work(world)
-    world.checkpoints.make_unreadable(JOB, 1, LOOP)
-    await world.kill_process(rank=2)
-    await world.until(lambda: is_held(world, UNREADABLE))
+    await gang_held_by_what_cannot_be_read(world)
     await consent(world, step)
     if step:  # rank 1 says nothing of step 10 either
         await world.until(lambda: is_held(world, MISSING))
@@ -161,7 +166,7 @@ async def test_a_job_may_allow_to_fall_back(world: World) -> None:
     world.checkpoints.lose(JOB, 3)
     await world.kill_process(rank=2)
     await world.until(lambda: is_held(world, MISSING))
-    await patch(world, {"checkpoint": {"fallBack": "Allowed"}})
+    await change_job(world, {"checkpoint": {"fallBack": "Allowed"}})
     await world.running("job", attempt=2)
     assert world.recovery().resume_step == 0
     assert world.checkpoints.look(JOB, 0)[2] == (20, 10), "whole, and offered to whoever asks for them"
@@ -193,14 +198,12 @@ async def test_a_corrupt_newest_does_not_excuse_that_the_others_are_gone(world: 
 @in_world()
 async def test_what_was_given_up_can_be_asked_for_again(world: World) -> None:
     await gang_at_work(world)
-    await patch(world, {"suspend": True})
-    await world.until(lambda: world.job().status.phase == "Suspended")
+    await suspend_job(world)
     saved = world.common_checkpoint()
     await consent(world, 10)
     await world.running("job", attempt=2)
     assert {world.child("job", rank).resumed_at for rank in range(4)} == {10}  # type: ignore[union-attr]
-    await patch(world, {"suspend": True})
-    await world.until(lambda: world.job().status.phase == "Suspended")
+    await suspend_job(world)
     assert saved in world.checkpoints.look(JOB, 0)[2]
     await consent(world, saved)
     await world.running("job", attempt=3)
@@ -210,8 +213,7 @@ async def test_what_was_given_up_can_be_asked_for_again(world: World) -> None:
 @in_world()
 async def test_consent_counts_for_one_start(world: World) -> None:
     await gang_at_work(world)
-    await patch(world, {"suspend": True})
-    await world.until(lambda: world.job().status.phase == "Suspended")
+    await suspend_job(world)
     await consent(world, 10)
     await world.running("job", attempt=2)
     await world.step("job", 31)

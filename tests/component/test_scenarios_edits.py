@@ -12,11 +12,7 @@ from remuda.api.training import PodTemplate, Role, TrainingJob, TrainingJobSpec
 from remuda.api.validation.training_changes import TEMPLATE_IN_USE
 from remuda.embedded.apiserver import own_kinds
 from tests.builders.world import NAMESPACE, World, in_world, training_job
-from tests.component.world_rig import gang_at_work
-
-
-async def patch(world: World, spec: dict[str, Any]) -> None:
-    await world.cluster.api.patch(TrainingJob, "job", {"spec": spec}, NAMESPACE)
+from tests.component.world_rig import change_job, gang_at_work, suspend_job
 
 
 async def grow(world: World, *sizes: int) -> None:
@@ -25,16 +21,11 @@ async def grow(world: World, *sizes: int) -> None:
         {"name": r.name, "replicas": n, "gpus": r.gpus, "template": {"spec": r.template.spec}}
         for r, n in zip(roles, sizes, strict=True)
     ]
-    await patch(world, {"roles": wire})
-
-
-async def suspend(world: World) -> None:
-    await patch(world, {"suspend": True})
-    await world.until(lambda: world.job().status.phase == "Suspended" and not world.pods(), what="it is suspended")
+    await change_job(world, {"roles": wire})
 
 
 async def resume(world: World, ranks: int) -> None:
-    await patch(world, {"suspend": False})
+    await change_job(world, {"suspend": False})
     await world.until(
         lambda: world.is_running("job") and len(world.job().status.members) == ranks, what="it runs again"
     )
@@ -64,7 +55,7 @@ async def test_a_running_job_that_grows_goes_on_from_its_checkpoint_after_a_faul
 async def test_a_running_job_that_grows_goes_on_from_its_checkpoint_after_a_suspension(world: World) -> None:
     await gang_at_work(world)
     await grow(world, 5)
-    await suspend(world)
+    await suspend_job(world)
     saved = world.job().status.progress.checkpoint_step
     assert saved > 20
     await resume(world, 5)
@@ -74,7 +65,7 @@ async def test_a_running_job_that_grows_goes_on_from_its_checkpoint_after_a_susp
 @in_world()
 async def test_a_suspended_job_that_grows_goes_on_from_its_checkpoint(world: World) -> None:
     await gang_at_work(world)
-    await suspend(world)
+    await suspend_job(world)
     saved = world.job().status.progress.checkpoint_step
     await grow(world, 5)
     await resume(world, 5)
@@ -89,7 +80,7 @@ async def test_a_suspended_job_that_grows_goes_on_from_its_checkpoint(world: Wor
 async def test_a_job_that_shrinks_and_grows_again_goes_on_from_its_checkpoint(world: World) -> None:
     await gang_at_work(world)
     for size in (3, 5, 4):
-        await suspend(world)
+        await suspend_job(world)
         saved = world.job().status.progress.checkpoint_step
         await grow(world, size)
         await resume(world, size)
@@ -101,7 +92,7 @@ async def test_a_job_that_shrinks_and_grows_again_goes_on_from_its_checkpoint(wo
 async def test_a_job_of_an_older_release_that_grows_goes_on_from_its_checkpoint(world: World) -> None:
     """Its sizes were never written down."""
     await gang_at_work(world)
-    await suspend(world)
+    await suspend_job(world)
     saved = world.job().status.progress.checkpoint_step
     await world.cluster.api.patch(TrainingJob, "job", {"status": {"worlds": None}}, NAMESPACE, subresource="status")
     await grow(world, 5)
@@ -134,7 +125,7 @@ def template_of(command: str) -> dict[str, Any]:
 async def edit(world: World, command: str) -> None:
     role = world.job().spec.roles[0]
     wire = {"name": role.name, "replicas": role.replicas, "gpus": role.gpus, "template": template_of(command)}
-    await patch(world, {"roles": [wire]})
+    await change_job(world, {"roles": [wire]})
 
 
 def commands(world: World) -> set[str]:
@@ -159,11 +150,11 @@ async def test_the_template_of_a_running_job_cannot_be_changed(world: World) -> 
         await edit(world, "other")
     assert "remuda suspend job" in str(said.value)
     assert commands(world) == {"train"}
-    await patch(world, {"totalSteps": 1000})  # what is not in the pods may be
+    await change_job(world, {"totalSteps": 1000})  # what is not in the pods may be
     await world.kill_process(rank=1)
     await world.running("job", attempt=2)
     with pytest.raises(Invalid, match="TemplateInUse"):
-        await patch(world, {"suspend": True, "roles": [{"name": "worker", "template": template_of("other")}]})
+        await change_job(world, {"suspend": True, "roles": [{"name": "worker", "template": template_of("other")}]})
 
 
 @in_world()
@@ -172,12 +163,12 @@ async def test_a_role_of_a_running_job_cannot_be_taken_away_or_renamed(world: Wo
     before = world.gang()
     renamed = {"name": "other", "replicas": 4, "gpus": 8, "template": template_of("train")}
     with pytest.raises(Invalid, match="RoleInUse: Role `worker` has pods that run") as said:
-        await patch(world, {"roles": [renamed]})
+        await change_job(world, {"roles": [renamed]})
     assert "remuda suspend job" in str(said.value)
     await world.sleep(30.0)
     world.assert_kept(before)
-    await suspend(world)
-    await patch(world, {"roles": [renamed]})
+    await suspend_job(world)
+    await change_job(world, {"roles": [renamed]})
     await resume(world, 4)
     assert {m.role for m in world.job().status.members} == {"other"}
 
@@ -185,7 +176,7 @@ async def test_a_role_of_a_running_job_cannot_be_taken_away_or_renamed(world: Wo
 @in_world()
 async def test_a_suspended_job_starts_whole_with_its_new_template_from_the_checkpoint(world: World) -> None:
     await gang_at_work(world)
-    await suspend(world)
+    await suspend_job(world)
     saved = world.job().status.progress.checkpoint_step
     await edit(world, "other")
     await resume(world, 4)
@@ -226,7 +217,7 @@ async def test_a_change_that_the_api_lets_in_is_told_and_never_mixed(world: Worl
     assert commands(world) == {"train"}
     assert "remuda suspend job" in world.job().status.message
     saved = world.common_checkpoint()
-    await suspend(world)
+    await suspend_job(world)
     await resume(world, 4)
     assert commands(world) == {"other"}
     assert not is_in_use(world)

@@ -11,14 +11,13 @@ from remuda.api.conditions import is_condition_true
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.core.health.mass_silence import MassSilenceRule
 from tests.builders.world import World, in_world, play
+from tests.component.world_rig import gang_at_work
 
 STOPS = [5.0, 12.0, 30.0, 120.0]
 
 
 async def undisturbed_by_a_stop(world: World, seconds: float) -> None:
-    await world.submit("job", replicas=4, spares=1)
-    await world.running("job")
-    await world.parked("job")
+    await gang_at_work(world)
     before = world.gang()
     await world.stop_everything(seconds)
     await world.sleep(40.0)
@@ -51,9 +50,7 @@ def test_without_the_guard_a_stop_costs_healthy_pods() -> None:
 @pytest.mark.parametrize("seconds", [10.0, 30.0, 300.0])
 @in_world()
 async def test_an_api_that_was_away_makes_nobody_lost(world: World, seconds: float) -> None:
-    await world.submit("job", replicas=4, spares=1)
-    await world.running("job")
-    await world.parked("job")
+    await gang_at_work(world)
     before = world.gang()
     await world.api_away(seconds)
     await world.sleep(40.0)
@@ -73,9 +70,7 @@ async def test_a_clock_that_jumps_makes_nobody_lost(world: World, seconds: float
 
 @in_world()
 async def test_a_node_that_dies_while_we_are_stopped_is_found_afterwards(world: World) -> None:
-    await world.submit("job", replicas=4, spares=1)
-    await world.running("job")
-    await world.parked("job")
+    await gang_at_work(world)
     lost = world.member("job", 2).node
     await world.lose_node(lost)
     await world.stop_everything(12.0)
@@ -86,9 +81,7 @@ async def test_a_node_that_dies_while_we_are_stopped_is_found_afterwards(world: 
 
 @in_world()
 async def test_a_node_that_was_lost_before_a_stop_stays_lost(world: World) -> None:
-    await world.submit("job", replicas=4, spares=1)
-    await world.running("job")
-    await world.parked("job")
+    await gang_at_work(world)
     lost = world.member("job", 2).node
     await world.lose_node(lost)
     await world.running("job", attempt=2)

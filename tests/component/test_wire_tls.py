@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import ssl
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,62 +15,21 @@ import pytest_asyncio
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver import asgi_server, watch_streams
-from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_api_socket
-from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.security.token_guard import TokenGuard
-from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
-from remuda.link.certificates import LinkCertificates
+from remuda.embedded.apiserver.asgi_server import listen_tcp
+from tests.builders.tls_api import HEAD, TlsApi
 from tests.builders.waiting import PATIENCE_S
-
-TOKEN = "right"
-HEAD = f"host: x\r\nauthorization: Bearer {TOKEN}\r\n"
-
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-class Server:
-    def __init__(self, directory: Path) -> None:
-        uids = itertools.count()
-        self.local = LocalCluster(ObjectStore(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
-        certificates = LinkCertificates(directory)
-        self._tls = certificates.prepare([], time.time())
-        self.trust = ssl.create_default_context(cafile=str(certificates.ca))
-        self._socket = listen_tcp("127.0.0.1", 0)
-        self.port = int(self._socket.getsockname()[1])
-
-    async def start(self) -> None:
-        ready = asyncio.Event()
-        guarded = TokenGuard(ApiServerApp(self.local), TOKEN)
-        self._task = asyncio.create_task(serve_api_socket(guarded, self._socket, tls=self._tls, ready=ready))
-        await asyncio.wait_for(ready.wait(), PATIENCE_S)
-
-    async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task], timeout=PATIENCE_S)
-
-    async def connect(self) -> Streams:
-        return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust)
-
-    async def ask(self, text: str) -> bytes:
-        """One request on a connection of its own; everything that is answered until the server closes it."""
-        reader, writer = await self.connect()
-        writer.write(text.encode())
-        answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
-        writer.close()
-        return answer
 
 
 @pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    server = Server(tmp_path)
+async def server(tmp_path: Path) -> AsyncIterator[TlsApi]:
+    server = TlsApi(tmp_path)
     await server.start()
     yield server
     await server.stop()
 
 
-async def test_with_tls_and_token_it_is_the_same_server(server: Server) -> None:
-    answer = await server.ask(f"GET /api/v1/pods HTTP/1.1\r\n{HEAD}connection: close\r\n\r\n")
+async def test_with_tls_and_token_it_is_the_same_server(server: TlsApi) -> None:
+    answer = await server.get("/api/v1/pods")
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"200 OK" in head
     assert json.loads(body)["kind"] == "PodList"
@@ -80,14 +37,14 @@ async def test_with_tls_and_token_it_is_the_same_server(server: Server) -> None:
     assert b" 401 " in answer
 
 
-async def test_without_tls_there_is_no_answer(server: Server) -> None:
+async def test_without_tls_there_is_no_answer(server: TlsApi) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(f"GET /healthz HTTP/1.1\r\n{HEAD}\r\n".encode())
     assert b"200" not in await asyncio.wait_for(reader.read(), PATIENCE_S)
     writer.close()
 
 
-async def test_a_stranger_is_refused_before_the_body_is_read(server: Server) -> None:
+async def test_a_stranger_is_refused_before_the_body_is_read(server: TlsApi) -> None:
     """A body of any length is announced and never sent; the answer comes all the same."""
     reader, writer = await server.connect()
     writer.write(b"POST /api/v1/namespaces/x/pods HTTP/1.1\r\nhost: x\r\ncontent-length: 999999999\r\n\r\n")
@@ -96,7 +53,7 @@ async def test_a_stranger_is_refused_before_the_body_is_read(server: Server) -> 
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\nslow: "])
-async def test_a_head_that_never_ends_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+async def test_a_head_that_never_ends_is_given_up(server: TlsApi, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(asgi_server, "HEAD_WITHIN_S", 0.1)
     reader, writer = await server.connect()
     writer.write(sent)
@@ -105,7 +62,7 @@ async def test_a_head_that_never_ends_is_given_up(server: Server, monkeypatch: p
     writer.close()
 
 
-async def test_a_head_that_is_too_large_is_refused(server: Server) -> None:
+async def test_a_head_that_is_too_large_is_refused(server: TlsApi) -> None:
     reader, writer = await server.connect()
     writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n")
     try:
@@ -120,7 +77,7 @@ async def test_a_head_that_is_too_large_is_refused(server: Server) -> None:
     assert b" 200 " in await server.ask(f"GET /healthz HTTP/1.1\r\n{HEAD}connection: close\r\n\r\n")
 
 
-async def test_a_body_larger_than_allowed_is_refused(server: Server) -> None:
+async def test_a_body_larger_than_allowed_is_refused(server: TlsApi) -> None:
     size = 3 * 1024 * 1024 + 1
     reader, writer = await server.connect()
     head = f"POST /api/v1/namespaces/x/configmaps HTTP/1.1\r\n{HEAD}content-length: {size}\r\nconnection: close\r\n\r\n"
@@ -129,7 +86,7 @@ async def test_a_body_larger_than_allowed_is_refused(server: Server) -> None:
     writer.close()
 
 
-async def test_a_watcher_that_does_not_read_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watcher_that_does_not_read_is_cut_off(server: TlsApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_streams, "STALLED_AFTER_S", 0.2)
     reader, writer = await server.connect()
     writer.write(f"GET /api/v1/pods?watch=1 HTTP/1.1\r\n{HEAD}\r\n".encode())
@@ -151,7 +108,7 @@ async def test_a_watcher_that_does_not_read_is_cut_off(server: Server, monkeypat
     writer.close()
 
 
-async def test_a_port_in_use_is_refused(server: Server) -> None:
+async def test_a_port_in_use_is_refused(server: TlsApi) -> None:
     with pytest.raises(Refusal) as caught:
         listen_tcp("127.0.0.1", server.port)
     assert caught.value.reason == "AddressNotUsable"

@@ -19,6 +19,7 @@ from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.names import ANNOTATION_CORDONED_BY, ANNOTATION_DRAIN_REQUESTED, ANNOTATION_REMEDY_BY, RESOURCE_GPU
 from remuda.api.remedies import Drain, Mode, RemedyPolicy, RemedyPolicySpec, Soak
+from remuda.api.training import TrainingJob
 from remuda.cli.devices.device_list import (
     ledger_document,
     ledger_entries,
@@ -165,6 +166,17 @@ async def gang_at_work(world: World, *, spares: int = 1, **options: object) -> N
     await world.running("job")
     await world.parked("job", spares)
     await world.step("job", 25)
+
+
+async def change_job(world: World, spec: JsonObject) -> None:
+    """Somebody patches the spec of `job`."""
+    await world.cluster.api.patch(TrainingJob, "job", {"spec": spec}, NAMESPACE)
+
+
+async def suspend_job(world: World) -> None:
+    """Until it stands still, without pods."""
+    await change_job(world, {"suspend": True})
+    await world.until(lambda: world.job().status.phase == "Suspended" and not world.pods(), what="it is suspended")
 
 
 async def undo_drill(world: World) -> None:

@@ -275,9 +275,8 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     step_seconds: float = 0.0
     time: datetime | None = None
     steps: list[int] = []  # of each rank, in rank order
-    kept: list[
-        KeptCheckpoint
-    ] = []  # of this history, oldest first, the newest few: a restart below them is not for granted
+    # Of this history, the newest few, oldest first: a restart does not go below them without being told to.
+    kept: list[KeptCheckpoint] = []
     total_steps: int = 0
     eta: datetime | None = None
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from remuda.api.conditions import find_condition, is_condition_true
-from remuda.api.devices import LauncherReport, NodeDevices, Observed
+from remuda.api.devices import LauncherReport, NodeDevices
 from remuda.api.errors import NotFound
 from remuda.api.incidents import Incident
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
@@ -22,9 +22,8 @@ from remuda.core.foreign.gangs import foreign_gang_of
 from remuda.core.foreign.refused_pods import is_pod_refused_by_node, owner_of_refused_pods
 from remuda.core.health.agent_liveness import (
     AgentLeaseRenewals,
-    agent_silent_since,
     liveness_lease_name,
-    node_of_liveness_lease,
+    unreported_nodes,
 )
 from remuda.core.health.fence_bounds import LONGEST_LEASE_S, hand_on_after_s, promise_s
 from remuda.core.health.mass_silence import MassSilenceRule, MassSilences, NodeSilence, node_silence_of
@@ -178,16 +177,8 @@ class ClusterView:
         return any(p.uid == beat.uid and pod_gang_index_key(p) == gang for p in self.pods.by_index("node", node))
 
     def unreported_nodes(self, now: float) -> frozenset[str]:
-        """Nodes whose agent is there and has yet to report what they have: it renews its lease, or made its NodeDevices, which is
-        empty until its first report. An agent that is silent is not waited for."""
-        named = {node_of_liveness_lease(lease.name) for lease in self.leases.items()} - {""}
-        empty = {ledger.name for ledger in self.devices.items() if ledger.observed == Observed()}
-        return frozenset(
-            node
-            for node in named | empty
-            if (node in empty or self.devices.get(node) is None)
-            and agent_silent_since(self.lease_as_seen(liveness_lease_name(node)), now) is None
-        )
+        leases = (lease.name for lease in self.leases.items())
+        return unreported_nodes(self.devices.items(), leases, self.lease_as_seen, now)
 
     def is_dead(self, node: str, now: float) -> bool:
         """Its lease ran out: by then its agent has fenced itself, so its ranks may be handed on. Not when most others fell silent

@@ -225,14 +225,8 @@ class IncidentController:
         return sorted(found.values(), key=lambda i: i.name)
 
     async def apply(self, planned: IncidentPlan) -> float | None:
-        # A subject has one open incident: the next one waits until the last one is written down as closed.
-        new = {incident.name for incident in planned.opened}
-        closed = [i.spec.subject for i, status in planned.amended if status.phase is IncidentPhase.CLOSED]
-        if any(incident.spec.subject in closed for incident in planned.opened):
-            for before, status in planned.amended:
-                if before.name not in new:
-                    await self._write_status(before, status)
-            planned = msgspec.structs.replace(planned, amended=tuple(a for a in planned.amended if a[0].name in new))
+        for before, status in planned.amended_before_opening:
+            await self._write_status(before, status)
         made: dict[str, Incident] = {}
         for incident in planned.opened:
             try:
@@ -242,7 +236,7 @@ class IncidentController:
                 self._making.discard(incident.name)
                 # Made by an earlier life of ours, or a moment ago: the informer brings it, and the next look amends it.
                 made[incident.name] = await self._cluster.get(Incident, incident.name)
-        for before, status in planned.amended:
+        for before, status in planned.amended_after_opening:
             incident = made.get(before.name, before)
             if before.name in made and incident.status != IncidentStatus():
                 raise Conflict(f"{before.name} is there already")

@@ -57,7 +57,7 @@ def rank_log_owner(root: Path, pod: Pod) -> Path:
 
 def owner_log_directories(root: Path, namespace: str, gang: str) -> list[Path]:
     """Of every owner of that name whose logs are kept, the one that was written to last at the end."""
-    found = [path for path in (root / namespace).glob("*_*") if _named_in_log_path(path) == gang and path.is_dir()]
+    found = [path for path in (root / namespace).glob("*_*") if log_path_name(path) == gang and path.is_dir()]
     return sorted(found, key=lambda path: (path.stat().st_mtime, path.name))
 
 
@@ -66,7 +66,8 @@ def log_path_uid(directory: Path) -> str:
     return directory.name.rpartition("_")[2]
 
 
-def _named_in_log_path(directory: Path) -> str:
+def log_path_name(directory: Path) -> str:
+    """The name of the owner or of the pod whose directory it is."""
     return directory.name.rpartition("_")[0]
 
 
@@ -120,7 +121,7 @@ class RankLogIndex:
 class _LogFile:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._pod = _named_in_log_path(path.parent)
+        self._pod = log_path_name(path.parent)
         self._marks: list[tuple[int, LogSection]] = [
             (0, LogSection(0, None, self._pod, path, 0, 0))
         ]  # where each marker begins

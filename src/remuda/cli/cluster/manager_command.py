@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from remuda.cli.durations import DURATION
+from remuda.cli.cluster.mass_silence_options import mass_silence_options
 
 if TYPE_CHECKING:
     from remuda.kube.runtime.leader import LeaderTerm
@@ -67,17 +67,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="An autoscaler adds nodes for waiting pods: make the pods of gangs that are larger than the cluster, too.",
 )
-@click.option(
-    "--mass-silence",
-    metavar="wait|replace",
-    help="When most nodes of a zone fall silent at once: wait for them, or replace after the hold.  [default: wait]",
-)
-@click.option(
-    "--mass-silence-hold", type=DURATION, metavar="TIME", help="How long nobody is replaced for it.  [default: 10m]"
-)
-@click.option(
-    "--mass-silence-window", type=DURATION, metavar="TIME", help="How close together is at once.  [default: 30]"
-)
+@mass_silence_options
 def manager(
     kubeconfig: str | None,
     context: str,

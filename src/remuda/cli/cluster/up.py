@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from remuda.cli.cluster.mass_silence_options import mass_silence_options
 from remuda.cli.durations import DURATION
 from remuda.cli.input_files import train_example
 from remuda.cli.output import print_commands
@@ -68,17 +69,7 @@ _TAIL_LINES = 12
 @click.option(
     "--lease", type=DURATION, metavar="TIME", help="A node that is silent for this long counts as lost.  [default: 8]"
 )
-@click.option(
-    "--mass-silence",
-    metavar="wait|replace",
-    help="When most nodes of a zone fall silent at once: wait for them, or replace after the hold.  [default: wait]",
-)
-@click.option(
-    "--mass-silence-hold", type=DURATION, metavar="TIME", help="How long nobody is replaced for it.  [default: 10m]"
-)
-@click.option(
-    "--mass-silence-window", type=DURATION, metavar="TIME", help="How close together is at once.  [default: 30]"
-)
+@mass_silence_options
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

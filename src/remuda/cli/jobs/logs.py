@@ -230,10 +230,11 @@ async def _find_job_uid(session: Session, job: str) -> str | None:
 async def _check_job_exists(session: Session, root: Path, job: str) -> None:
     """No logs at all: is the name wrong, or is it only too early?"""
     from remuda.cli.lookup import find_job, job_not_found
+    from remuda.link.rank_logs import log_path_name
 
     if session.is_embedded and session.state.holder() is None:
         folder = root / session.namespace
-        names = sorted({p.name.rpartition("_")[0] for p in folder.iterdir()}) if folder.is_dir() else []
+        names = sorted({log_path_name(p) for p in folder.iterdir()}) if folder.is_dir() else []
         raise job_not_found(job, session.namespace, names)
     async with session.connect() as cluster:
         await find_job(cluster, job, session.namespace)

@@ -3,6 +3,7 @@
 NodeDevices has transitions only, so a quiet agent and a dead one look alike there, and the node's own lease is its kubelet's. An
 agent beside a kubelet therefore renews `<node>.remuda-agent` in the namespace of the node leases. When that lease runs out,
 nothing is known of the node's devices any more. An agent that never had one (it lives and dies with its node) is never silent.
+One that is there and has reported nothing yet leaves its node *unreported*: what a kubelet offers there, nobody can name.
 
 `renewTime` is the word of the holder's clock, and that may be an hour off, or a century. Taken literally, a node whose clock is
 behind would be dead at every look while its processes run, and the death of one whose clock is ahead would go unnoticed for as
@@ -12,8 +13,10 @@ old at first sight nobody can tell which of the two it is: its holder gets one m
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
+from remuda.api.devices import NodeDevices, Observed
 from remuda.api.kubernetes.core_v1 import Lease
 from remuda.api.meta import to_seconds
 
@@ -45,6 +48,20 @@ def agent_lease_ends_at(lease: Lease | None, now: float) -> float | None:
         return None
     end = to_seconds(lease.spec.renew_time) + lease.spec.lease_duration_seconds
     return end if end >= now else None
+
+
+def unreported_nodes(
+    ledgers: Iterable[NodeDevices], leases: Iterable[str], find_lease: Callable[[str], Lease | None], now: float
+) -> frozenset[str]:
+    """Nodes whose agent is there and has yet to report what they have: it has a lease, or a NodeDevices that is empty until its
+    first report. An agent that is silent is not waited for. `leases`: the names of all."""
+    reported = {ledger.name: ledger.observed != Observed() for ledger in ledgers}
+    agents = {node_of_liveness_lease(name) for name in leases} - {""}
+    return frozenset(
+        node
+        for node in agents | reported.keys()
+        if not reported.get(node) and agent_silent_since(find_lease(liveness_lease_name(node)), now) is None
+    )
 
 
 class AgentLeaseRenewals:

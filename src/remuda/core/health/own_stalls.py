@@ -99,9 +99,6 @@ class OwnStalls:
         standing = [DeafTime(last, now) for proof, last in self._last.items() if abs(now - last) > self._limits[proof]]
         return StallHistory((*self._times, *standing), self._went_back_at, now)  # in the order in which they ended
 
-    def is_deaf(self, now: float) -> bool:
-        return self._is_on and any(now - last > self._limits[proof] for proof, last in self._last.items())
-
     def _add(self, time: DeafTime) -> None:
         self._times = [*self._times, time][-KEPT:]
 

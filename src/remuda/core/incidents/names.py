@@ -17,7 +17,7 @@ from datetime import datetime
 
 import msgspec
 
-from remuda.api.incidents import Incident, IncidentSpec, IncidentStatus, Subject, SubjectKind
+from remuda.api.incidents import Incident, IncidentPhase, IncidentSpec, IncidentStatus, Subject, SubjectKind
 from remuda.api.meta import ObjectMeta, to_seconds
 
 _PREFIX = {SubjectKind.DEVICE: "dev", SubjectKind.NODE: "node", SubjectKind.GANG: "gang", SubjectKind.DOMAIN: "domain"}
@@ -36,13 +36,32 @@ class IncidentTimes(msgspec.Struct, frozen=True):
     look_back: float = 10.0
 
 
+Amendment = tuple[Incident, IncidentStatus]  # as it is, and as it should be
+
+
 class IncidentPlan(msgspec.Struct, frozen=True):
-    """`opened` are to be made (their status is written once they are there), `amended` are (as it is, as it should be)."""
+    """`opened` are to be made; their status, which stands in `amended`, is written once they are there.
+
+    The order of writing is `amended_before_opening`, `opened`, `amended_after_opening`. A subject has one open incident: where
+    one is closed and the next one opened, what is there already is written first, in the order of `amended`. Else it is written
+    last: what takes over is there before anything is closed in its favour."""
 
     opened: tuple[Incident, ...] = ()
-    amended: tuple[tuple[Incident, IncidentStatus], ...] = ()
+    amended: tuple[Amendment, ...] = ()
     removed: tuple[Incident, ...] = ()
     look_again_s: float | None = None
+
+    @property
+    def amended_before_opening(self) -> tuple[Amendment, ...]:
+        opened = {incident.spec.subject for incident in self.opened}
+        there = tuple(amendment for amendment in self.amended if amendment[0] not in self.opened)
+        is_followed = any(i.spec.subject in opened and status.phase is IncidentPhase.CLOSED for i, status in there)
+        return there if is_followed else ()
+
+    @property
+    def amended_after_opening(self) -> tuple[Amendment, ...]:
+        before = self.amended_before_opening
+        return tuple(amendment for amendment in self.amended if amendment not in before)
 
 
 def device_subject(node: str, device: str) -> Subject:

@@ -124,8 +124,12 @@ def _with_gang_too_large(ctx: PlanningContext, conditions: list[Condition]) -> l
         return conditions
     if ctx.too_large is None:
         return with_condition(conditions, GANG_TOO_LARGE, False, "Fits", "The cluster could hold it.", to_time(ctx.now))
-    words = f"{ctx.too_large.message} {ctx.too_large.fix}"
+    words = _gang_too_large_text(ctx.too_large)
     return with_condition(conditions, GANG_TOO_LARGE, True, ctx.too_large.reason, words, to_time(ctx.now))
+
+
+def _gang_too_large_text(refusal: Refusal) -> str:
+    return f"{refusal.message} {refusal.fix}"
 
 
 def _with_gang_slow(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
@@ -213,35 +217,30 @@ def _job_phase(ctx: PlanningContext) -> tuple[str, str, str]:
             f"Its devices are free again. The job resumes from {step} after `remuda resume` (spec.suspend: false).",
         )
     if status.barrier == OPEN and status.held_roles:
-        waiting = ", ".join(status.held_roles)
+        held = ", ".join(status.held_roles)
         return (
             "Running",
             "RoleJoining",
-            f"Attempt {status.attempt} runs; role {waiting} starts when all its ranks are ready.",
+            f"Attempt {status.attempt} runs; role {held} starts when all its ranks are ready.",
         )
     if status.barrier == OPEN:
         if len(status.members) < ctx.asked_size:
             text = f"{len(status.members)} of {ctx.asked_size} ranks run attempt {status.attempt}."
-            return (
-                "Running",
-                "FewerRanks",
-                text if size < ctx.asked_size else f"{text} The others join the next attempt.",
-            )
+            if size >= ctx.asked_size:
+                text += " The others join the next attempt."
+            return "Running", "FewerRanks", text
         return "Running", "BarrierOpen", f"All {size} ranks run attempt {status.attempt}."
     has_run = status.started_at is not None
+    waiting = "Recovering" if has_run else "Pending"
     if ctx.too_large is not None:
-        return (
-            "Recovering" if has_run else "Pending",
-            ctx.too_large.reason,
-            f"{ctx.too_large.message} {ctx.too_large.fix}",
-        )
+        return waiting, ctx.too_large.reason, _gang_too_large_text(ctx.too_large)
     if ctx.refusal and ctx.create:  # before the scheduler's word: it only says that pods are missing
-        return "Recovering" if has_run else "Pending", PODS_REFUSED, _pods_refused_text(ctx.refusal)
+        return waiting, PODS_REFUSED, _pods_refused_text(ctx.refusal)
     if len(status.members) < size and (roles := roles_with_template_in_use(ctx)):
-        return "Recovering" if has_run else "Pending", TEMPLATE_IN_USE, template_in_use_text(ctx, roles)
+        return waiting, TEMPLATE_IN_USE, template_in_use_text(ctx, roles)
     refusal = placement_refusal(ctx)
     if refusal is not None:
-        return "Recovering" if has_run else "Pending", refusal.reason, refusal.message
+        return waiting, refusal.reason, refusal.message
     if ctx.hold is not None:
         return "Recovering" if has_run else "Starting", ctx.hold.reason, ctx.hold.message
     ready = sum(1 for m in status.members if (v := ctx.views.get(m.uid)) and v.is_ready_for(status.attempt))

@@ -123,30 +123,3 @@ class ConnectionTable:
                 del places[connection]
                 to[connection] = None
                 return
-
-
-class StreamPlaces:
-    """Places for requests that do not end: each costs a connection, and a watch a share of every write. Tenants are told apart by
-    address and namespace."""
-
-    def __init__(self, most: int, of_tenant: int) -> None:
-        self.most = most
-        self.of_tenant = of_tenant
-        self._taken: Counter[str] = Counter()
-        self._sum = 0
-
-    def take(self, tenant: str) -> int:
-        """Takes a place and answers with 0; without a free one, takes none and answers with the bound that was met."""
-        if self._taken[tenant] >= self.of_tenant:
-            return self.of_tenant
-        if self._sum >= self.most:
-            return self.most
-        self._taken[tenant] += 1
-        self._sum += 1
-        return 0
-
-    def give_back(self, tenant: str) -> None:
-        self._sum -= 1
-        self._taken[tenant] -= 1
-        if not self._taken[tenant]:
-            del self._taken[tenant]

@@ -35,9 +35,8 @@ BOOKMARK_EVERY_S = 30.0
 STALLED_AFTER_S = 30.0
 AT_ONCE = 2  # watchers woken in one turn of the loop ...
 LATE_S = 0.02  # ... and more, by the square of how late the first in line is: 25 after a tenth of a second, as turns may be long
-MOST_AT_ONCE = (
-    64  # but never so many that requests wait for them: with thousands of watchers, those are late, and nobody else
-)
+# Never so many that requests wait for them: with thousands of watchers, those are late, and nobody else.
+MOST_AT_ONCE = 64
 PIECE_BYTES = 256 * 1024  # of one write: what a watcher far behind has missed is not copied into its buffer at once
 
 log = structlog.get_logger(__name__)

@@ -17,6 +17,7 @@ from math import ceil
 import msgspec
 
 from remuda.api.errors import NotFound, Refusal
+from remuda.api.injected_fields import is_injected_variable
 from remuda.api.kubernetes.core_v1 import (
     ConfigMap,
     Container,
@@ -31,12 +32,10 @@ from remuda.api.kubernetes.core_v1 import (
 from remuda.api.kubernetes.quantity import parse_quantity
 from remuda.kube.cluster import Cluster
 
-OWN_PREFIX = "REMUDA_"  # what the node says of the pod; nobody takes it from a ConfigMap
 _MAP_KEY = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 
-EnvObjects = Mapping[
-    tuple[str, str], Mapping[str, str] | None
-]  # (kind, name) -> its data; None: there is no such object
+# (kind, name) -> its data; None: there is no such object.
+EnvObjects = Mapping[tuple[str, str], Mapping[str, str] | None]
 
 
 class EnvProblem(Exception):
@@ -108,7 +107,7 @@ def _taken_variables(container: Container, objects: EnvObjects) -> Iterator[EnvV
     for source in container.env_from:
         for key, value in _taken_data(source, objects):
             name = f"{source.prefix}{key}"
-            if name.startswith(OWN_PREFIX):
+            if is_injected_variable(name):
                 raise EnvProblem(f"{name} is Remuda's own variable and cannot come from envFrom; rename the key")
             yield _literal(name, value)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from remuda.link.rank_logs import log_path_uid
+from remuda.link.rank_logs import log_path_name, log_path_uid
 
 KEPT_PODS = 64
 KEPT_JOBS = 10
@@ -61,10 +61,10 @@ def plan_log_cleanup(
             doomed += [p.path for p in sorted(dead, key=lambda p: p.written, reverse=True)[KEPT_PODS:]]
         elif _is_old(owner.written, now):
             gone.append(owner)
-    names = {(o.path.parent, o.path.name.rpartition("_")[0]) for o in found if o not in gone}
+    names = {(o.path.parent, log_path_name(o.path)) for o in found if o not in gone}
     kept = 0
     for owner in sorted(gone, key=lambda o: o.written, reverse=True):
-        name = (owner.path.parent, owner.path.name.rpartition("_")[0])
+        name = (owner.path.parent, log_path_name(owner.path))
         is_own_pod = all(log_path_uid(pod.path) == log_path_uid(owner.path) for pod in owner.pods)
         if is_own_pod or name in names or kept >= KEPT_JOBS or now - owner.written > KEPT_S:
             doomed.append(owner.path)

@@ -38,9 +38,8 @@ class LogTimeIndex:
     def refresh(self) -> None:
         try:
             with self._path.open("rb") as file:
-                if (
-                    inode := os.fstat(file.fileno()).st_ino
-                ) != self._inode:  # the first look, or cut since the last one
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != self._inode:  # the first look, or cut since the last one
                     self._inode, self._times, self._sizes = inode, [], []
                 file.seek(len(self._sizes) * _ROW.size)
                 data = file.read()

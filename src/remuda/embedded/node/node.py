@@ -26,12 +26,13 @@ from remuda.embedded.node.devices.device_ledger import LedgerMemory
 from remuda.embedded.node.devices.device_service import Amounts, KubeletDeviceService, KubeletDeviceSettings
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.node_registration import NodeConfig, NodeRegistration, Vouch
+from remuda.embedded.node.node_site import NodeSite
 from remuda.embedded.node.orphans import OrphanedPods
 from remuda.embedded.node.partition import NodePartition
 from remuda.embedded.node.pod_addresses import PodAddresses
 from remuda.embedded.node.pod_lifecycle import PodRecord
 from remuda.embedded.node.pod_recall import first_pod_record, record_after_process_end
-from remuda.embedded.node.pod_worker import NodeSite, PodWorker
+from remuda.embedded.node.pod_worker import PodWorker
 from remuda.embedded.node.runtime_port import AdoptedContainer, ContainerKey, ExitListener, PodRuntime
 from remuda.embedded.node.shutdown import end_all_containers
 from remuda.embedded.node.slow_devices import DeviceSpeeds

@@ -21,7 +21,7 @@ from remuda.api.meta import JsonObject, to_time
 from remuda.embedded.apiserver.log_source import LogQuery
 from remuda.embedded.node.log_times import LogTimeIndex, LogTimes
 from remuda.link.log_segments import log_end, log_tail_start, read_log
-from remuda.link.rank_logs import LogSection, RankLogIndex, log_path_uid, rank_log_path
+from remuda.link.rank_logs import LogSection, RankLogIndex, log_path_name, log_path_uid, rank_log_path
 
 _CHUNK = 64 * 1024
 _LONGEST_LINE = 1024 * 1024
@@ -157,7 +157,7 @@ def _previous_log_section(path: Path, pod: str, container: str) -> LogSection:
 
 def _log_sections(path: Path) -> list[LogSection]:
     owner = path.parents[1]
-    index = RankLogIndex(path.parents[3], path.parents[2].name, owner.name.rpartition("_")[0], log_path_uid(owner))
+    index = RankLogIndex(path.parents[3], path.parents[2].name, log_path_name(owner), log_path_uid(owner))
     return sorted((s for s in index.refresh() if s.path == path), key=lambda s: s.start)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -19,12 +19,12 @@ from remuda.api.codec import to_wire
 from remuda.api.errors import ApiError, Conflict, NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod, PodStatus
 from remuda.embedded.node import container_record, device_allocation
-from remuda.embedded.node.container_record import ContainerExit, restart_backoff_of
+from remuda.embedded.node.container_preparation import prepare_container
+from remuda.embedded.node.container_record import ContainerExit, ContainerRecord, restart_backoff_of
 from remuda.embedded.node.devices.device_ledger import DeviceHealth
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
-from remuda.embedded.node.env_sources import EnvPlace, has_env_sources, read_env_objects, with_env_values
-from remuda.embedded.node.images import ImageStore
-from remuda.embedded.node.pod_addresses import PodAddresses
+from remuda.embedded.node.env_sources import has_env_sources
+from remuda.embedded.node.node_site import NodeSite
 from remuda.embedded.node.pod_events import emit_status_events, emit_stop_event
 from remuda.embedded.node.pod_lifecycle import (
     Action,
@@ -50,42 +50,18 @@ from remuda.embedded.node.pod_status import (
     pod_status_patch,
     with_own_conditions,
 )
-from remuda.embedded.node.runtime_port import ContainerKey, ContainerLaunch, PodRuntime
-from remuda.embedded.node.slow_devices import DeviceSpeeds
-from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.events import SILENCE, EventSink
-from remuda.link.allocation_port import Allocation, NodeAgentLink
+from remuda.embedded.node.runtime_port import ContainerKey, ContainerLaunch
+from remuda.kube.cluster import Preconditions
+from remuda.link.allocation_port import Allocation
 
 log = structlog.get_logger(__name__)
 
 PREPARE_S = 10.0  # between two tries to prepare a container, as the kubelet's sync
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0  # after an error of the API or the agent
-_RETRIED = (
-    AdmitPod,
-    ReleaseDevices,
-    RemovePod,
-)  # the rest is local and never waits for somebody else's trouble to pass
+# The rest is local and never waits for somebody else's trouble to pass.
+_RETRIED = (AdmitPod, ReleaseDevices, RemovePod)
 _DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _TICK_S = 0.001  # shorter waits are below what clocks near 2e9 s resolve well
-
-
-class NodeSite(msgspec.Struct, frozen=True):
-    """What a node lends its workers."""
-
-    node: str
-    cluster: Cluster
-    agent: NodeAgentLink
-    runtime: PodRuntime
-    addresses: PodAddresses
-    images: ImageStore
-    clock: Callable[[], float]
-    images_changed: Callable[[], None]
-    others_gone: Callable[[str], Coroutine[Any, Any, bool]]  # waits for pods that were removed by force; False: none
-    speeds: DeviceSpeeds
-    devices: Callable[[], KubeletDeviceManager | None] = lambda: None  # None: the agent hands devices out by itself
-    events: EventSink = SILENCE
-    host: Mapping[str, int | str] = {}  # cpu and memory of the node
-    host_address: str = ""
 
 
 class PodWorker:
@@ -290,43 +266,35 @@ class PodWorker:
             return
         spec = next(c for c in (*self.pod.spec.init_containers, *self.pod.spec.containers) if c.name == name)
         manager = self._site.devices() if device_allocation.container_asks_for_devices(spec) else None
+        allocation = self._allocations[name]
         if manager is not None or has_env_sources(spec):
             self._note(preparing=self.record.preparing | {name})
-            self._spawn(self._prepare(manager, spec, run))
+            self._spawn(self._prepare(manager, spec, run, allocation))
         else:
-            await self._launch(spec, run, self._allocations[name])
+            await self._launch(spec, run, allocation)
 
-    async def _prepare(self, manager: KubeletDeviceManager | None, spec: Container, run: int) -> None:
-        """What the container needs before each start: its devices, if it has a manager of them, and variables from elsewhere.
-        A plugin or the API may take its time; the pod can be stopped meanwhile."""
-        site, pod, launched = self._site, self.pod, spec
-        allocation: Allocation | None = None
+    async def _prepare(
+        self, manager: KubeletDeviceManager | None, spec: Container, run: int, allocation: Allocation
+    ) -> None:
+        """A plugin or the API may take its time; the pod can be stopped meanwhile."""
+        site, pod, address = self._site, self.pod, self.record.address
         try:
-            launched = await self._with_env(spec) if has_env_sources(spec) else spec
-            before = self._allocations[spec.name] if self._allocations is not None else None
-            grants = await manager.prepare(pod, spec) if manager is not None else []
-            simulated = site.runtime.is_simulated(pod)
-            attached = [
-                await device_allocation.attach_grant(site.agent, pod, grant, simulated=simulated) for grant in grants
-            ]
-            directory = next((a.directory for a in attached if a.directory), before.directory if before else "")
-            allocation = device_allocation.kubelet_container_allocation(directory, grants) if grants else before
+            launched, allocation = await prepare_container(site, pod, address, spec, manager, allocation)
         except Exception as error:
             why = error.message if isinstance(error, Refusal) else str(error)
-            record = self.record.container(spec.name)
-            later = msgspec.structs.replace(record, problem=why, not_before=site.clock() + PREPARE_S)
-            self.record = self.record.with_container(later)
+            self._start_later(self.record.container(spec.name), why)
+            return
         finally:
             self._note(preparing=self.record.preparing - {spec.name})
-        if allocation is not None and not is_pod_over(self.pod, self.record):
+        if not is_pod_over(self.pod, self.record):
             await self._launch(launched, run, allocation)
             self._changed.set()
 
-    async def _with_env(self, spec: Container) -> Container:
-        site = self._site
-        objects = await read_env_objects(site.cluster, self.pod.namespace, spec)
-        place = EnvPlace(site.node, self.record.address, site.host_address, site.host)
-        return with_env_values(self.pod, spec, objects, place)
+    def _start_later(self, record: ContainerRecord, why: str) -> None:
+        """Nothing ran, and nothing is wrong with the pod: it is tried again."""
+        later = msgspec.structs.replace(record, problem=why, not_before=self._site.clock() + PREPARE_S)
+        self.record = self.record.with_container(later)
+        self._changed.set()
 
     async def _launch(self, spec: Container, run: int, allocation: Allocation) -> None:
         site, name = self._site, spec.name
@@ -339,11 +307,8 @@ class PodWorker:
             begun = await site.runtime.start(launch)
         except OSError as error:
             if error.errno in _DISK_REFUSES:
-                # Nothing ran, and nothing is wrong with the pod: when there is room, it starts.
                 log.warning("pod.start_waits_for_disk", node=site.node, pod=self.pod.name, error=str(error))
-                later = msgspec.structs.replace(record, problem=str(error), not_before=site.clock() + PREPARE_S)
-                self.record = self.record.with_container(later)
-                self._changed.set()
+                self._start_later(record, str(error))
                 return
             reason = getattr(error, "reason", "StartError")
             self.container_exited(name, run, ContainerExit(128, site.clock(), reason=reason, message=str(error)))

@@ -35,9 +35,8 @@ class SimulatedBehaviour(msgspec.Struct, frozen=True):
     init_s: float = 0.1  # an init container exits 0 after that
 
 
-Look = tuple[
-    tuple[int, ...], tuple[int, ...], tuple[int, ...], str
-]  # usable, corrupt, abandoned, why it cannot be read
+# Usable, corrupt, abandoned, why it cannot be read.
+Look = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]
 
 
 class SimulatedCheckpoints:

@@ -19,9 +19,8 @@ from remuda.kube.runtime.turns_queue import TurnsQueue
 
 Key = TypeVar("Key", bound=Hashable)
 
-LONGEST_WAIT_S = (
-    86_400.0  # a look a day costs nothing, and a moment beyond all reason (inf, NaN) never breaks the loop's timers
-)
+# A look a day costs nothing, and a moment beyond all reason (inf, NaN) never breaks the loop's timers.
+LONGEST_WAIT_S = 86_400.0
 
 
 def namespace_of_key(key: Hashable) -> Hashable:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from remuda.api.devices import DeviceState
+from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.core.health.agent_liveness import (
@@ -11,6 +11,7 @@ from remuda.core.health.agent_liveness import (
     agent_silent_since,
     liveness_lease_name,
     node_of_liveness_lease,
+    unreported_nodes,
 )
 from remuda.core.health.ledger import judge_node
 from tests.builders.gangs import a_node
@@ -51,3 +52,27 @@ def test_a_silent_agent_makes_devices_unknown_and_forgives_none() -> None:
     again = msgspec.structs.replace(node, verdicts=list(found.values()))
     assert judge_node(again, [], 300.0, silent_since=100.0) == again.verdicts
     assert judge_node(again, [], 300.0)[1].state is DeviceState.HEALTHY
+
+
+EMPTY, REPORTED = NodeDevices(metadata=ObjectMeta(name="node-01")), a_node("node-01").devices()
+
+
+@pytest.mark.parametrize(
+    ("ledger", "lease", "now", "is_unreported"),
+    [
+        pytest.param(None, None, 110.0, False, id="no agent"),
+        pytest.param(None, a_lease(), 110.0, True, id="an agent without a ledger"),
+        pytest.param(EMPTY, a_lease(), 110.0, True, id="an agent with an empty one"),
+        pytest.param(REPORTED, a_lease(), 110.0, False, id="an agent that has reported"),
+        pytest.param(EMPTY, None, 110.0, True, id="an agent that needs no lease"),
+        pytest.param(REPORTED, None, 110.0, False, id="such a one that has reported"),
+        pytest.param(None, a_lease(), 140.0, False, id="an agent that is silent, without a ledger"),
+        pytest.param(EMPTY, a_lease(), 140.0, False, id="an agent that is silent, with an empty one"),
+    ],
+)
+def test_an_agent_that_is_there_is_waited_for_until_it_has_reported(
+    ledger: NodeDevices | None, lease: Lease | None, now: float, is_unreported: bool
+) -> None:
+    leases = {"node-01": a_lease(), "other": a_lease(), **({lease.name: lease} if lease is not None else {})}
+    found = unreported_nodes([ledger] if ledger is not None else [], leases, leases.get, now)
+    assert found == ({"node-01"} if is_unreported else set())

@@ -52,6 +52,27 @@ def test_crashing_again_before_getting_past_is_the_same_incident() -> None:
     assert len(book.all) == 2, "a crash later on is another failure"
 
 
+def test_a_gangs_incident_is_closed_before_its_next_one_is_opened() -> None:
+    book = Book()
+    crash = a_recovery()
+    book.see_gang(a_gang(crash), 0.1)
+    before = book.only().name
+    (device,) = book.see_node(a_sight(a_verdict()), 0.2).opened
+    plan = book.see_gang(a_gang(crash, a_recovery(3, 1.0, node="node-2")), 1.1)
+    # The device's takes over what the gang's said, that one is closed, and only then the crash elsewhere gets one of its own.
+    assert [i.name for i, _ in plan.amended_before_opening] == [device.name, before]
+    assert plan.amended_before_opening[1][1].outcome is IncidentOutcome.MERGED
+    assert [i.name for i, _ in plan.amended_after_opening] == [i.name for i in plan.opened] != []
+
+
+def test_without_a_next_one_nothing_is_written_before_what_is_opened() -> None:
+    book = Book()
+    book.see_gang(a_gang(a_recovery()), 0.1)
+    plan = book.see_node(a_sight(a_verdict()), 0.2)
+    assert (len(plan.opened), plan.amended_before_opening) == (1, ())
+    assert plan.amended_after_opening == plan.amended
+
+
 def test_a_crash_that_another_interruption_overtook_ends_with_that_ones_first_step() -> None:
     book = Book()
     book.see_gang(a_gang(a_recovery(2)), 0.1)

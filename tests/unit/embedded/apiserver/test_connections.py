@@ -8,10 +8,10 @@ from remuda.embedded.apiserver.connections import (
     Connection,
     ConnectionLimits,
     ConnectionTable,
-    StreamPlaces,
     local_limits,
     remote_limits,
 )
+from remuda.embedded.apiserver.stream_seats import StreamPlaces
 
 LIMITS = ConnectionLimits(most=6, of_address=4, new=3, streams=4, of_tenant=3)
 

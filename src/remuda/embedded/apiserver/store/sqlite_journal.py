@@ -47,7 +47,7 @@ from remuda.embedded.apiserver.store.rows import (
     read_store_meta,
     write_recovered_state,
 )
-from remuda.embedded.apiserver.store.storage_trouble import CODES, FAILED, FULL, READ_ONLY, storage_trouble
+from remuda.embedded.apiserver.store.storage_trouble import CODES, FAILED, storage_refusal, storage_trouble
 
 log = structlog.get_logger(__name__)
 
@@ -160,11 +160,7 @@ class SqliteJournal:
                 f"{self.path} is damaged and cannot be read: {error}.",
                 "Restore a backup (remuda restore), or use another state directory.",
             )
-        trouble = storage_trouble(self.path, error)
-        if trouble.reason in (FULL, READ_ONLY):
-            sentence, _, fix = trouble.message.partition(". ")
-            return Refusal(trouble.reason, f"{sentence}.", fix)
-        return Refusal(
+        return storage_refusal(self.path, error) or Refusal(
             "StateUnreadable",
             f"{self.path} cannot be opened: {error}.",
             "Check the directory's permissions and free space; restore the file or use another state directory.",

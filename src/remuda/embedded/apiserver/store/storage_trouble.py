@@ -12,7 +12,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from remuda.api.errors import ApiError
+from remuda.api.errors import ApiError, Refusal
 
 FULL, READ_ONLY, FAILED = "StorageFull", "StorageReadOnly", "StorageFailed"
 CODES = {FULL: 507, READ_ONLY: 503, FAILED: 503}
@@ -24,17 +24,24 @@ _TIGHT_BYTES = 64 * 1024  # less room than that is none: a commit needs several 
 def storage_trouble(path: Path, error: BaseException) -> ApiError:
     """The answer to writes while the file system of `path` fails with `error`."""
     reason = _storage_trouble_reason(path, error)
-    return ApiError(storage_trouble_text(path, reason, error), reason=reason, code=CODES[reason])
+    return ApiError(" ".join(_storage_trouble_words(path, reason, error)), reason=reason, code=CODES[reason])
 
 
-def storage_trouble_text(path: Path, reason: str, error: BaseException) -> str:
+def storage_refusal(path: Path, error: BaseException) -> Refusal | None:
+    """Why nothing can be begun on a disk that is full or read-only; None when it is neither."""
+    reason = _storage_trouble_reason(path, error)
+    return None if reason == FAILED else Refusal(reason, *_storage_trouble_words(path, reason, error))
+
+
+def _storage_trouble_words(path: Path, reason: str, error: BaseException) -> tuple[str, str]:
+    """A sentence and the fix."""
     where = path.parent
-    match reason:
-        case "StorageFull":
-            return f"The disk of {where} is full, so nothing can be written. Free some space on it."
-        case "StorageReadOnly":
-            return f"The disk of {where} is read-only, so nothing can be written. Make it writable again (mount -o remount,rw)."
-    return f"The disk of {where} failed, so nothing can be written: {error}. Check the disk and the kernel's log."
+    if reason == FULL:
+        return f"The disk of {where} is full, so nothing can be written.", "Free some space on it."
+    if reason == READ_ONLY:
+        fix = "Make it writable again (mount -o remount,rw)."
+        return f"The disk of {where} is read-only, so nothing can be written.", fix
+    return f"The disk of {where} failed, so nothing can be written: {error}.", "Check the disk and the kernel's log."
 
 
 def _storage_trouble_reason(path: Path, error: BaseException) -> str:

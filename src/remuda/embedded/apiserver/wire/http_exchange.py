@@ -126,9 +126,8 @@ class HttpRequest:
         headers = [(b"content-type", media.encode()), (b"content-length", b"%d" % len(body))]
         headers += [(b"warning", b'299 - "%b"' % _quote_header(text)) for text in self.warnings]
         if code in (RequestTooLarge.code, RequestTooSlow.code, 401):
-            headers.append(
-                (b"connection", b"close")
-            )  # the rest of the body is not waited for, and a stranger is not kept
+            # The rest of the body is not waited for, and a stranger is not kept.
+            headers.append((b"connection", b"close"))
         if retry_s:
             headers.append((b"retry-after", b"%d" % retry_s))
         await self.send({"type": "http.response.start", "status": code, "headers": headers})

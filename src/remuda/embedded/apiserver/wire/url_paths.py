@@ -87,10 +87,8 @@ def parse_read_query(given: Mapping[str, str], resource: Resource) -> ReadQuery:
     for name, text in (("timeoutSeconds", timeout), ("limit", limit)):
         if text and not (text.isascii() and text.isdigit()):
             raise BadRequest(f"{name}=`{text}` is not a whole number")
-    labels, fields = (
-        parse_selector(given.get("labelSelector", "")),
-        parse_field_selector(given.get("fieldSelector", "")),
-    )
+    labels = parse_selector(given.get("labelSelector", ""))
+    fields = parse_field_selector(given.get("fieldSelector", ""))
     _check_selector_sizes(labels, fields)
     return ReadQuery(
         is_watch=_query_flag(given, "watch"),

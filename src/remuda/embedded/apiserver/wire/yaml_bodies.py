@@ -19,12 +19,11 @@ import yaml
 from yaml import events as yaml_events
 
 from remuda.api.codec import encode
-from remuda.api.errors import ApiError, BadRequest
-from remuda.embedded.apiserver.patching import MAX_DEPTH
+from remuda.api.errors import BadRequest
+from remuda.embedded.apiserver.patching import MAX_DEPTH, BodyTooLarge
 
-MAX_YAML_NODES: Final = (
-    200_000  # values and keys. JSON of the same size is read a hundred times faster, and has no such bound
-)
+# Values and keys. JSON of the same size is read a hundred times faster, and its keys do not count (`patching.MAX_VALUES`).
+MAX_YAML_NODES: Final = 200_000
 
 _TAG: Final = "tag:yaml.org,2002:"
 _MAPPING_TAGS: Final = (None, "!", f"{_TAG}map")
@@ -41,10 +40,6 @@ _FLOAT: Final = re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE
 _NOT_NUMBERS: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _NUMBER_STARTS: Final = frozenset("0123456789+-.")
 _LONGEST_NUMBER: Final = 128  # characters; turning digits into a number costs the square of their count
-
-
-class YamlTooLarge(ApiError):
-    code, reason = 413, "RequestEntityTooLarge"
 
 
 class YamlBody(msgspec.Struct, frozen=True):
@@ -112,7 +107,7 @@ class _YamlReader:
     def _count(self) -> None:
         self._nodes += 1
         if self._nodes > MAX_YAML_NODES:
-            raise YamlTooLarge(f"the body has more than {MAX_YAML_NODES} values; send it as JSON")
+            raise BodyTooLarge(f"the body has more than {MAX_YAML_NODES} values; send it as JSON")
 
     def _open(self, event: Any, new: Any) -> None:
         allowed = _MAPPING_TAGS if isinstance(new, dict) else _SEQUENCE_TAGS

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from remuda.api.errors import BadRequest
+from remuda.embedded.apiserver.patching import BodyTooLarge
 from remuda.embedded.apiserver.wire import yaml_bodies
 from remuda.embedded.apiserver.wire.bodies import parse_object_body, parse_patch_body
-from remuda.embedded.apiserver.wire.yaml_bodies import MAX_YAML_NODES, YamlTooLarge, read_yaml
+from remuda.embedded.apiserver.wire.yaml_bodies import MAX_YAML_NODES, read_yaml
 
 YAML = "application/yaml"
 APPLY = "application/apply-patch+yaml"
@@ -120,7 +121,7 @@ def test_a_body_of_many_small_values_ends_at_the_bound(monkeypatch: pytest.Monke
         return Counting()
 
     monkeypatch.setattr(yaml_bodies, "new_parser", counting)
-    with pytest.raises(YamlTooLarge) as refused:
+    with pytest.raises(BodyTooLarge) as refused:
         read_yaml(b"a: [" + b"b," * 100_000 + b"]")
     assert refused.value.code == 413
     assert "JSON" in refused.value.message  # the fix
