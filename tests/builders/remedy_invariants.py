@@ -7,7 +7,7 @@ from the history alone. The rules are those of the policy's words, written a sec
 - a rung is begun once: its record runs once, its order is carried out once
 - a policy's mode, pause and limits (`tests.builders.limit_rules`) bind every rung that is begun; what is under way goes on, and
   giving back is free
-- a node that somebody else cordoned stays cordoned
+- a node that somebody else cordoned stays cordoned; a node is asked to go only for a drain that is written down
 - nothing of a withheld resource is placed; no node gives out a device that has been out of use for long
 
 `theirs` names nodes that the test itself has cordoned, as somebody else; it takes the name out before it uncordons one.
@@ -23,7 +23,7 @@ from remuda.api.devices import DeviceState, NodeDevices, OrderAnswer
 from remuda.api.incidents import Incident, RemedyOutcome, RemedyRecord
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import to_seconds
-from remuda.api.names import ANNOTATION_CORDONED_BY
+from remuda.api.names import ANNOTATION_CORDONED_BY, ANNOTATION_DRAIN_REQUESTED
 from remuda.api.remedies import Mode, RemedyPolicy, RemedyPolicySpec
 from remuda.core.state.pod_requests import requests_of_pod
 from remuda.embedded.apiserver.store import DELETED
@@ -208,12 +208,22 @@ class RemedyInvariants:
             self.nodes.pop(node.name, None)
             return
         self.nodes[node.name] = node
+        self._is_drain_on_record(old, node)
         if node.name not in self.theirs or old is None or old.uid != node.uid:
             return
         if old.spec.unschedulable and not node.spec.unschedulable:
             self._broken("somebody else's cordon is left alone", f"{node.name} was uncordoned")
         if node.annotations.get(ANNOTATION_CORDONED_BY):
             self._broken("somebody else's cordon is not called ours", f"{node.name}: {node.annotations}")
+
+    def _is_drain_on_record(self, old: Node | None, node: Node) -> None:
+        """Whoever moves because of it has to find why, and the decision may still be taken back until it is written."""
+        asked = node.annotations.get(ANNOTATION_DRAIN_REQUESTED, "")
+        if not asked or (old is not None and old.annotations.get(ANNOTATION_DRAIN_REQUESTED) == asked):
+            return
+        incident = self.incidents.get(asked.rpartition("/")[0])
+        if incident is not None and not any(key.startswith("drain-") for key in device_rungs(incident)):
+            self._broken("a drain is written down before it is asked for", f"{node.name}: {asked}")
 
     def _see_devices(self, node: NodeDevices, gone: bool) -> None:
         if gone:

@@ -9,6 +9,7 @@ from remuda.api.kubernetes.policy_v1 import ResourceQuota
 from tests.builders.foreign import deploy, read
 from tests.builders.recoveries import quota_body
 from tests.builders.world import NAMESPACE, World, in_world
+from tests.component.world_rig import drain_at_once, fail, free_on, until_done
 
 
 @in_world(nodes=4, racks=1, lease_s=8.0)
@@ -41,3 +42,16 @@ async def test_a_deployment_over_its_quota_is_tried_again_ever_more_seldom(world
     leases = 2 * 20.0 / (8.0 / 4) * 2
     proofs = 2 * 20.0  # that the API takes writes: the manager's and the server's own
     assert world.journal.commits - before < leases + proofs + 20
+
+
+@in_world(nodes=6)
+async def test_a_gang_is_not_asked_to_move_for_a_drain_that_is_not_written_down_yet(world: World) -> None:
+    """Others write the incident, too. The gang moved for a drain that was decided again and again meanwhile, each time with
+    another deadline, and that might not have come at all. The world's invariants would tell."""
+    await drain_at_once(world, 30.0, 300.0)
+    await world.submit("job", replicas=2, gpus=4, rack=False)
+    await world.running("job")
+    seat = world.gang("job")[0]
+    await fail(world, "xid-79", seat.node, free_on(world, seat.node, seat.devices))
+    await until_done(world, "probe-reboot-1", 600.0)
+    await world.running("job", attempt=2, within=120.0)

@@ -22,7 +22,13 @@ from remuda.controllers.pod_removal import drain_pods
 from remuda.controllers.remedy_hooks import ObjectHooks
 from remuda.controllers.remedy_table import RemedyTable
 from remuda.core.health.agent_liveness import agent_silent_since, liveness_lease_name
-from remuda.core.remedies.drain import RecycleDomain, remedy_holder, remedy_marks, remedy_node_patch
+from remuda.core.remedies.drain import (
+    RecycleDomain,
+    remedy_hold_patch,
+    remedy_holder,
+    remedy_marks,
+    remedy_node_patch,
+)
 from remuda.core.remedies.hook_kinds import HookKinds
 from remuda.core.remedies.ladder.climb import climb_ladder, may_take_over_quarantine
 from remuda.core.remedies.ladder.types import LadderCase, LadderStep
@@ -217,10 +223,12 @@ class RemedyController:
         else:
             self._waiting.pop(decided.name, None)
         self._table.intend(decided)
-        for node in planned.nodes:
-            if node.name in step.hold:
-                await self._mark(node, case.incident.name, step)
+        # The hold comes before the record: one incident has a node at a time. What it is held for comes after it: whoever moves
+        # off a node finds why, and a look that was too old has asked for nothing.
+        held = [await self._take(n, case.incident.name) for n in planned.nodes if n.name in step.hold]
         await self._write_status(case.incident, step.status)
+        for node in held:
+            await self._mark(node, case.incident.name, step)
         for ledger in planned.ledgers:
             await self._write_orders(ledger, case, step)
         if step.drain is not None:
@@ -235,17 +243,25 @@ class RemedyController:
             self._hooks.forget(case.incident.name)
         return again
 
+    async def _take(self, node: Node, incident: str) -> Node:
+        """The node as it is once it is ours."""
+        return await self._patch_node(node, incident, remedy_hold_patch(node, incident))
+
     async def _mark(self, node: Node, incident: str, step: LadderStep) -> None:
         is_empty = node.name in step.cordon
         request = step.request if is_empty else None
         patch = remedy_node_patch(node, incident, hold=node.name in step.hold, cordon=is_empty, request=request)
+        await self._patch_node(node, incident, patch)
+
+    async def _patch_node(self, node: Node, incident: str, patch: JsonObject) -> Node:
         if not patch:
-            return
+            return node
         try:
             when = Preconditions(resource_version=node.metadata.resource_version)
-            await self._cluster.patch(Node, node.name, patch, when=when)
+            return await self._cluster.patch(Node, node.name, patch, when=when)
         except NotFound:
             log.info("remedy.node_gone", node=node.name, incident=incident)
+            return node
 
     async def _write_status(self, incident: Incident, status: IncidentStatus) -> None:
         patch = _remedy_status_patch(incident.status, status)

@@ -82,6 +82,13 @@ def remedy_marks(node: Node) -> set[str]:
     return {marks[name] for name in (ANNOTATION_REMEDY_BY, ANNOTATION_CORDONED_BY) if marks.get(name)}
 
 
+def remedy_hold_patch(node: Node, incident: str) -> JsonObject:
+    """What makes the node ours, and nothing else yet. {} when it is."""
+    if remedy_holder(node) == incident:
+        return {}
+    return {"metadata": {"annotations": {ANNOTATION_REMEDY_BY: incident}}}
+
+
 def remedy_node_patch(
     node: Node, incident: str, *, hold: bool, cordon: bool, request: DrainRequest | None
 ) -> JsonObject:
