@@ -1,7 +1,7 @@
 """A process of nodes under `remuda up --split` stands still, really: no rank ever runs twice at the same time.
 
-Its ranks are handed on while it can stop nothing; their launchers do that. Ranks here meet nobody and never end by themselves: each
-marks in a file of its own that it is at work, and the files tell who ran when. One machine, so one clock for all of them.
+Its ranks are handed on while it can stop nothing; their launchers do that. Ranks here meet nobody and never end by themselves.
+Each marks in a file of its own that it is at work, and the files tell who ran when: one machine has one clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from tests.e2e.clusters import Up
 from tests.e2e.rig import Rig, kept
 
 RANKS = 3
-WORK = """
+SAVED_EVERY = (
+    50  # steps, 2.5 s: a launcher names its newest 16, and ranks that run on are ahead of one that was stopped
+)
+WORK = (
+    f"EVERY = {SAVED_EVERY}"
+    + """
 import os, time
 import remuda_train as remuda
 step = remuda.resume_step() or 0
@@ -33,10 +38,11 @@ with open(f"{os.environ['E2E_MARKS']}/{remuda.rank()}-{os.getpid()}-{time.monoto
         step += 1
         marks.write(f"{time.monotonic()} {remuda.attempt()} {step}\\n")
         remuda.report(step)
-        if step % 5 == 0:
-            remuda.save(step, b"weights of step %d" % step)
+        if step % EVERY == 0:
+            remuda.save(step, b"weights of step %d" % step, keep=1000)
         time.sleep(0.05)
 """
+)
 
 
 class Run:
@@ -76,7 +82,7 @@ class Marks:
 async def train(rig: Rig, marks: Marks) -> TrainingJob:
     """A rank on each of three nodes, the fourth is free; until each has checkpoints behind it."""
     await rig.submit(rig.job(replicas=RANKS, gpus=8, command=[sys.executable, "-c", WORK], marks=marks.place))
-    await at_work(rig, marks, attempt=1, beyond=20)
+    await at_work(rig, marks, attempt=1, beyond=2 * SAVED_EVERY + 10)
     return await rig.until("the job to run", lambda job: job.status.phase == "Running")
 
 
@@ -125,9 +131,9 @@ async def test_a_stopped_process_of_nodes_runs_no_rank_twice(state: Path) -> Non
             victim = before.status.members[1]
             stopped = pid_of(state, part_of(victim.node))
             os.kill(stopped, signal.SIGSTOP)
-            saved = min(marks.steps(1).values()) - 10  # one checkpoint back, at least, and not from the beginning
+            saved = min(marks.steps(1).values()) - SAVED_EVERY - 1  # some checkpoint is newer
             try:
-                await at_work(rig, marks, attempt=2, beyond=saved + 40)
+                await at_work(rig, marks, attempt=2, beyond=saved + SAVED_EVERY + 40)
             finally:
                 os.kill(stopped, signal.SIGCONT)
             marks.check_nobody_ran_twice()
