@@ -24,9 +24,8 @@ from tests.e2e.clusters import Up
 from tests.e2e.rig import Rig, kept
 
 RANKS = 3
-SAVED_EVERY = (
-    50  # steps, 2.5 s: a launcher names its newest 16, and ranks that run on are ahead of one that was stopped
-)
+# Steps, 2.5 s. A launcher names its newest 16, and ranks that run on are ahead of one that was stopped.
+SAVED_EVERY = 50
 WORK = (
     f"EVERY = {SAVED_EVERY}"
     + """
