@@ -70,9 +70,6 @@ class Marks:
         found.sort(key=lambda run: (run.rank, run.since))
         return [run for run in found if attempt in (None, run.attempt)]
 
-    def steps(self, attempt: int) -> dict[int, int]:
-        return {run.rank: run.last_step for run in self.runs(attempt)}
-
     def check_nobody_ran_twice(self) -> None:
         for one, next_one in itertools.pairwise(self.runs()):
             assert one.rank != next_one.rank or one.until < next_one.since, f"at the same time: {self.runs()}"
@@ -81,16 +78,18 @@ class Marks:
 async def train(rig: Rig, marks: Marks) -> TrainingJob:
     """A rank on each of three nodes, the fourth is free; until each has checkpoints behind it."""
     await rig.submit(rig.job(replicas=RANKS, gpus=8, command=[sys.executable, "-c", WORK], marks=marks.place))
-    await at_work(rig, marks, attempt=1, beyond=2 * SAVED_EVERY + 10)
+    await at_work(marks, attempt=1, steps=2 * SAVED_EVERY + 10)
     return await rig.until("the job to run", lambda job: job.status.phase == "Running")
 
 
-async def at_work(rig: Rig, marks: Marks, attempt: int, beyond: int) -> None:
-    async def is_there() -> bool:
-        steps = marks.steps(attempt)
-        return len(steps) == RANKS and min(steps.values()) > beyond
+async def at_work(marks: Marks, attempt: int, steps: int) -> None:
+    """Until every rank has made so many steps in the attempt."""
 
-    await until(f"all ranks to be beyond step {beyond} in attempt {attempt}", is_there, PATIENCE_S)
+    async def is_there() -> bool:
+        runs = marks.runs(attempt)
+        return len(runs) == RANKS and all(run.last_step - run.first_step >= steps for run in runs)
+
+    await until(f"{steps} steps of all ranks in attempt {attempt}", is_there, PATIENCE_S)
 
 
 def pid_of(state: Path, part: str) -> int:
@@ -130,17 +129,16 @@ async def test_a_stopped_process_of_nodes_runs_no_rank_twice(state: Path) -> Non
             victim = before.status.members[1]
             stopped = pid_of(state, part_of(victim.node))
             os.kill(stopped, signal.SIGSTOP)
-            saved = min(marks.steps(1).values()) - SAVED_EVERY - 1  # some checkpoint is newer
+            saved = min(run.last_step for run in marks.runs(1)) - SAVED_EVERY - 1  # some checkpoint is newer
             try:
-                await at_work(rig, marks, attempt=2, beyond=saved + SAVED_EVERY + 40)
+                await at_work(marks, attempt=2, steps=60)  # for 3 s: whoever ran beside them has left marks
             finally:
                 os.kill(stopped, signal.SIGCONT)
             marks.check_nobody_ran_twice()
             assert all(run.first_step > saved for run in marks.runs(2)), f"not from its checkpoint: {marks.runs()}"
 
-            woken, floor = await renewal_of(rig, victim.node), max(marks.steps(2).values())
-            await renewed_again(rig, victim.node, after=woken)
-            await at_work(rig, marks, attempt=2, beyond=floor + 40)
+            await renewed_again(rig, victim.node, after=await renewal_of(rig, victim.node))
+            await at_work(marks, attempt=2, steps=max(r.last_step - r.first_step for r in marks.runs(2)) + 40)
             marks.check_nobody_ran_twice()
             after = await rig.get()
             assert [(r.attempt, r.reason) for r in after.status.recoveries] == [(2, "NodeLost")]
@@ -170,8 +168,7 @@ async def test_a_process_of_nodes_that_is_back_in_time_costs_nobody_anything(sta
                 await asyncio.sleep(lease_s / 3)  # the stop is the fault, so it is a real pause
                 os.kill(pid, signal.SIGCONT)
             await renewed_again(rig, node, after=last + lease_s * 1.25)
-            floor = max(marks.steps(1).values())
-            await at_work(rig, marks, attempt=1, beyond=floor)
+            await at_work(marks, attempt=1, steps=max(run.last_step for run in marks.runs(1)) + 1)
             assert [(run.rank, run.pid) for run in marks.runs()] == [(run.rank, run.pid) for run in runs]
             after = await rig.get()
             assert (after.status.attempt, after.status.recoveries) == (1, [])
