@@ -101,6 +101,9 @@ class BookkeepingAgent:
     def fence(self) -> None:
         self.is_fenced += 1
 
+    def vouch(self, seconds: float) -> None:
+        pass
+
     def unfence(self) -> None:
         self.calls.append(("unfence",))
 

@@ -17,7 +17,7 @@ import pytest_asyncio
 from remuda.agent.agent import Agent
 from remuda.api.training import FailureRule, RuleAction
 from remuda.link.allocation_port import Allocation
-from tests.builders.waiting import PATIENCE_S
+from tests.builders.waiting import PATIENCE_S, until
 from tests.component.agent_rig import Rig, a_rig
 
 # Saves every step and never ends by itself.
@@ -176,3 +176,57 @@ async def test_fence_kills_a_real_child(rig: Rig) -> None:
         await rig.all_are(["a"], "ready", 2)  # said only when nothing of attempt 1 is left
         assert not is_alive(pid)
     await agent.stop()
+
+
+async def test_a_real_child_is_stopped_by_its_launcher_when_no_agent_vouches_for_it(rig: Rig) -> None:
+    """The agent fences nobody here: it only falls silent. Afterwards all is as after its fence."""
+    agent = await rig.agent()
+    async with a_container(await start(rig, agent), sys.executable, "-c", STUBBORN):
+        agent.vouch(PATIENCE_S)
+        await rig.all_are(["a"], "ready", 1)
+        await rig.steer(1, "Open", "a")
+        await rig.until(lambda: at_step(rig, 1, 1), "the child to be there")
+        pid = rig.board.of_gang("default", "job")["a"].last.step
+        agent.vouch(1.0)
+        await rig.all_are(["a"], "parked", 1)
+        assert not is_alive(pid)
+        assert rig.reports()["a"].message == "Fenced: the node could not reach the API for too long."
+        agent.vouch(PATIENCE_S)
+        await rig.steer(2, "Closed", "a")
+        await rig.all_are(["a"], "ready", 2)
+        await rig.steer(2, "Open", "a")
+        await rig.all_are(["a"], "running", 2)
+    await agent.stop()
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+async def test_an_agent_that_is_gone_may_be_back_before_its_word_is_over(rig: Rig, is_back: bool) -> None:
+    agent = await rig.agent()
+    async with a_container(await start(rig, agent), sys.executable, "-c", STUBBORN):
+        await rig.all_are(["a"], "ready", 1)
+        await rig.steer(1, "Open", "a")
+        await rig.until(lambda: at_step(rig, 1, 1), "the child to be there")
+        pid = rig.board.of_gang("default", "job")["a"].last.step
+        agent.vouch(PATIENCE_S if is_back else 1.0)
+        await agent.stop()
+        if not is_back:
+            await until("the launcher to stop its child", lambda: is_gone(pid))
+        agent = await rig.agent()
+        agent.vouch(PATIENCE_S)
+        await rig.allocate(agent, "a", "gpu-0", simulated=False)
+        await until("the launcher to meet the new agent", lambda: is_met(agent))
+        if is_back:
+            assert is_alive(pid)
+            assert rig.states()["a"] == ("running", 1)
+        else:
+            await rig.all_are(["a"], "parked", 1)
+            assert rig.reports()["a"].message.startswith("Fenced:")
+    await agent.stop()
+
+
+async def is_gone(pid: int) -> bool:
+    return not is_alive(pid)
+
+
+async def is_met(agent: Agent) -> bool:
+    return agent.launchers.is_connected("a")

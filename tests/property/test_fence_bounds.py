@@ -20,6 +20,7 @@ from remuda.core.health.fence_bounds import (
     FenceCountdown,
     fence_after_s,
     hand_on_after_s,
+    launchers_run_s,
     promise_s,
 )
 
@@ -75,6 +76,27 @@ def test_a_node_has_fenced_before_its_ranks_are_handed_on(
             seen.see(lease(), now)
         now = arrives
     assert node.runs_until <= handed_on_at() - MARGIN_SHARE * lease_s + 1e-3
+
+
+@given(st.floats(1.0, 60.0), st.lists(st.tuples(st.booleans(), st.floats(0.0, 6.0), delays), max_size=12))
+@example(8.0, [])
+@example(8.0, [(True, 2.0, 0.0), (False, 5.0, 0.0)])
+def test_launchers_have_stopped_before_a_process_that_stands_still_is_handed_on(
+    lease_s: float, story: list[tuple[bool, float, float]]
+) -> None:
+    """Nodes beside their manager, with its clock: renewals and promises as they come, and then nothing more."""
+    length, now, node = math.ceil(lease_s), BEGIN, FenceCountdown()
+    node.vouched(now, fence_after_s(lease_s))
+    heard, launchers_until = now, now + launchers_run_s(node.runs_until - now, lease_s)
+    for is_renewal, wait, delay in story:
+        asked, now = now + wait, now + wait + delay
+        if node.is_over(now):
+            break
+        node.vouched(asked, fence_after_s(lease_s) if is_renewal else promise_s(lease_s, math.inf))
+        heard = asked
+        launchers_until = now + launchers_run_s(node.runs_until - now, lease_s)
+    assert launchers_until <= heard + hand_on_after_s(length) - MARGIN_SHARE * lease_s + 1e-3
+    assert launchers_until > node.runs_until, "a node that is awake stops them first"
 
 
 def test_the_bounds_leave_a_margin() -> None:

@@ -55,6 +55,7 @@ from remuda.core.health.own_stalls import OwnStalls
 from remuda.core.training.rendezvous import rank_env
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
+from remuda.kube.runtime.leader import suspend_aware_lease_clock_s
 from remuda.link.allocation_port import Allocation, Deliver, HardwareFaultLink
 from remuda.link.device_plugin_port import PluginPort, PodResourcesPort
 from remuda.link.progress_board import ProgressBoard
@@ -67,7 +68,7 @@ class Agent:
 
     `resources`: the kubelet's podresources. With it nobody tells the agent whose an allocation is or when a pod is gone; it
     finds out. Without it the node in this process says so. `pods`: the pods bound to this node. `stalls`: those of this process,
-    which somebody watches.
+    which somebody watches. `elapsed`: by which it is vouched for; it never goes back.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Agent:
         resources: PodResourcesPort | None = None,
         token: Callable[[], str] = lambda: uuid4().hex[:8],
         stalls: OwnStalls | None = None,
+        elapsed: Callable[[], float] = suspend_aware_lease_clock_s,
     ) -> None:
         stalls = stalls or OwnStalls()
         self.config = config
@@ -101,6 +103,7 @@ class Agent:
             rejoin_s=config.rejoin_s,
             announce=lambda: self.reporter.mark(LAUNCHERS),
             stalls=stalls,
+            elapsed=elapsed,
         )
         self.grants = AllocationGrants(
             GrantPlace(config.node, config.alloc_root, config.sockets, config.launcher_dir, resources is not None),
@@ -302,6 +305,9 @@ class Agent:
 
     def unfence(self) -> None:
         self.launchers.unfence()
+
+    def vouch(self, seconds: float) -> None:
+        self.launchers.vouch(seconds)
 
     # --- devices --------------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,15 @@ By then the manager may hand their ranks on (`core.health.fence_bounds`). Who ca
 renewal of the agent's lease; then, asked when that has not happened for a while, each of `vouchers` (the manager beside the API).
 A machine that was suspended or a process that was stopped finds its time over when it wakes: it asks them first, and without a
 word stops the ranks before it does anything else. The next renewal that gets through ends it.
+
+From when a renewal has failed it passes what is left on to the launchers (`tell`), so that they stop in time even if this process
+does not live to do it. The next renewal lifts that; while all is well they are told nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
@@ -36,7 +40,12 @@ class AgentFence:
         fence_s: float,
         elapsed: Callable[[], float],
         vouchers: Sequence[Voucher] = (),
+        tell: Callable[[float], None] = lambda seconds: None,
     ) -> None:
+        self._tell = tell
+        self._is_known = False  # whether anybody has vouched since this process began; before, nothing is told
+        self._is_in_doubt = False
+        self._told_until = -math.inf
         self._fence = fence
         self._unfence = unfence
         self._fence_s = fence_s
@@ -51,9 +60,19 @@ class AgentFence:
         """The API took a renewal that was sent then."""
         self._renewed = max(self._renewed, sent_at)
         self._countdown.vouched(sent_at, self._fence_s)
-        if self.is_fenced and not self._countdown.is_over(self._elapsed()):
+        if self._countdown.is_over(self._elapsed()):
+            return
+        self._is_known, self._is_in_doubt = True, False
+        self._told_until = math.inf
+        self._tell(math.inf)
+        if self.is_fenced:
             self.is_fenced = False
             self._unfence()
+
+    def not_renewed(self) -> None:
+        """A renewal failed, or was not answered in time."""
+        self._is_in_doubt = True
+        self._tell_what_is_left()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -71,6 +90,19 @@ class AgentFence:
             self.is_fenced = True
             log.warning("agent.fence", unreachable_s=round(self._elapsed() - self._renewed, 1))
             self._fence()
+        else:
+            self._tell_what_is_left()
+
+    def _tell_what_is_left(self) -> None:
+        until = self._countdown.runs_until
+        if (
+            self._is_known
+            and self._is_in_doubt
+            and self._told_until != until
+            and not self._countdown.is_over(self._elapsed())
+        ):
+            self._told_until = until
+            self._tell(until - self._elapsed())
 
     async def _ask(self, timeout: float) -> None:
         for voucher in self.vouchers:
@@ -83,4 +115,5 @@ class AgentFence:
                 continue
             self._countdown.vouched(asked, min(seconds, self._fence_s))
             if seconds > 0:
+                self._is_known = True
                 return

@@ -34,8 +34,10 @@ class AgentLease:
         lease_s: float = REPORT_TIMEOUT_S,
         elapsed: Callable[[], float] = suspend_aware_lease_clock_s,
         renewed: Callable[[float], None] = lambda sent_at: None,
+        not_renewed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`renewed` is told when a renewal that got through was sent, by `elapsed`."""
+        """`renewed` is told when a renewal that got through was sent, by `elapsed`; `not_renewed`, that one did not."""
+        self._not_renewed = not_renewed
         self._elapsed = elapsed
         self._renewed = renewed
         self._cluster = cluster
@@ -54,6 +56,7 @@ class AgentLease:
             except Exception as error:  # whatever the transport raises: the next turn tries again
                 log.warning("agent.lease_not_renewed", node=self._node, error=str(error) or type(error).__name__)
                 pause_s = length_s / 12
+                self._not_renewed()
             else:
                 self._renewed(sent_at)
             await asyncio.sleep(pause_s)

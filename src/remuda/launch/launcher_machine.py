@@ -18,6 +18,8 @@ Invariants:
   anew when the answer is another: what could not be read, or was not there, may be back. Only the last answer counts.
 - *The agent may vanish at any time.* The child keeps training. The newest message of each kind of the current attempt is
   kept and said again after every `hello`, whether or not it was sent before: the agent may have died with it unread.
+- *Nobody outlives the agent's word.* Told for how long the rank stays its node's own (`Vouch`), the launcher fences itself when
+  that is over without another word, and starts nothing from then on until one comes. Never told, it runs on for ever.
 - *Exit is final*: after it every input returns no actions.
 
 Timers: one deadline per purpose in `_due`; `SetTimer` names the earliest whenever that changes.
@@ -57,6 +59,7 @@ from remuda.launch.protocol import (
     Start,
     Stop,
     ToAgent,
+    Vouch,
 )
 from remuda.launch.small_records import SmallRecord
 
@@ -68,6 +71,8 @@ RESCAN_FIRST_S, RESCAN_MAX_S = (
     30.0,
 )  # a look at the checkpoints costs a listing, and a reading of what is new there
 UNREADABLE_FIRST_S, UNREADABLE_MAX_S = 0.2, 5.0  # the gang stands still for as long as they cannot be read
+ASLEEP_S = 1.0  # so late for the end of the agent's word, we stood still ourselves: the whole machine may have slept
+ASK_S = 1.0  # for the agent's word after that
 ABANDON_S = 2.0  # a process the kernel cannot end (D state) must not keep a terminated launcher
 NO_CHILD_CODE = 128 + SIGNALS["TERM"]
 
@@ -104,6 +109,9 @@ class LaunchMachine:
         self._next_beat = 0.0
         self._backoff = RECONNECT_FIRST_S
         self._rekill = REKILL_FIRST_S
+        self._runs_until: float | None = None  # by the agent's word; None = without limit
+        self._has_asked = False  # for another word, which is not here yet
+        self._held_start: Start | None = None  # until there is one
         self._due: dict[str, float] = {}
         self._timer: float | None = None
         self._out: list[Action] = []
@@ -123,6 +131,8 @@ class LaunchMachine:
         self.connected_to_agent = True
         self._backoff = RECONNECT_FIRST_S
         self._due.pop("connect", None)
+        if not self._tree:  # nothing runs that it was about, and what is started now this agent starts
+            self._run_without_limit()
         self._greet()
         self._out += [Send(message) for message in self._outbox.values()]
         return self._actions()
@@ -130,19 +140,22 @@ class LaunchMachine:
     def disconnected(self, now: float) -> list[Action]:
         """The connection was lost, or could not be made."""
         self.connected_to_agent = False
+        self._held_start = None  # said again to whoever says ready
         self._due["connect"] = now + self._backoff
         self._backoff = min(self._backoff * 2, RECONNECT_MAX_S)
         return self._actions()
 
     def received(self, now: float, message: Message) -> list[Action]:
         """A message of the agent. Those a launcher sends itself are ignored, as unknown ones are."""
-        if self._terminating:
+        if isinstance(message, Vouch):
+            self._on_vouch(now, message)
+        elif self._terminating:
             if isinstance(message, Fence):
                 self._kill(now)
         elif isinstance(message, Stop):
             self._on_stop(now, message)
         elif isinstance(message, Start):
-            self._on_start(message)
+            self._on_start(now, message)
         elif isinstance(message, Checkpoint):
             if self.state == RUNNING:
                 self._out.append(WriteCheckpointRequest(message.deadline, message.step))
@@ -248,6 +261,7 @@ class LaunchMachine:
         """SIGTERM to the launcher. Repeats change nothing: the grace already runs."""
         if not self._terminating:
             self._terminating = True
+            self._held_start = None
             self._stop_looking()
             if self.state != EXITED:
                 self._code = NO_CHILD_CODE
@@ -260,7 +274,7 @@ class LaunchMachine:
     def timer(self, now: float) -> list[Action]:
         """At or after the moment named by the last SetTimer; harmless at any other."""
         self._timer = None
-        due = [name for name, at in self._due.items() if at <= now]
+        due = {name: at for name, at in self._due.items() if at <= now}
         for name in due:
             del self._due[name]
         if "connect" in due:
@@ -270,6 +284,8 @@ class LaunchMachine:
         if "rescan" in due and self.state == READY:
             self._scan = ScanCheckpoints(self.attempt, self._rank, self._directory)
             self._out.append(self._scan)
+        if "silence" in due:
+            self._on_silence(now, due["silence"])
         if "abandon" in due:
             self._exit()
         elif "grace" in due or "rekill" in due:
@@ -289,6 +305,7 @@ class LaunchMachine:
                 self._repeat(Ready)
                 return
         self._due.pop("rescan", None)
+        self._held_start = None
         self.floor = self._target = stop.attempt
         self._rank, self._directory = asked
         self.state = STOPPING
@@ -296,17 +313,46 @@ class LaunchMachine:
             self._stop_child(now, SIGNALS[stop.signal], stop.grace)
         self._proceed(now)
 
-    def _on_start(self, start: Start) -> None:
+    def _on_start(self, now: float, start: Start) -> None:
         if start.attempt != self.attempt:
             return
         if self.state == READY:
+            if self._runs_until is not None and now >= self._runs_until:
+                self._held_start = start  # said by an agent that has just woken up, and knows less than it thinks
+                return
             self._spawn(start.attempt, start.env)
         elif self.state in (RUNNING, EXITED):
             self._repeat(Running if self.state == RUNNING else Exited)
 
+    def _on_vouch(self, now: float, vouch: Vouch) -> None:
+        self._has_asked = False
+        if vouch.seconds is None:
+            self._run_without_limit()
+        else:
+            self._runs_until = self._due["silence"] = now + vouch.seconds
+        held, self._held_start = self._held_start, None
+        if held is not None:
+            self._on_start(now, held)
+
+    def _run_without_limit(self) -> None:
+        self._runs_until = None
+        self._due.pop("silence", None)
+
+    def _on_silence(self, now: float, since: float) -> None:
+        """The agent's word is over."""
+        if self._terminating:
+            self._kill(now)
+        elif self._tree and now - since > ASLEEP_S and self.connected_to_agent and not self._has_asked:
+            # Too late in any case. If the machine slept, manager and all, nothing was handed on: ask before work is lost.
+            self._has_asked = True
+            self._due["silence"] = now + ASK_S
+            self._greet()
+        elif self._tree:
+            self._on_fence(now)
+
     def _on_fence(self, now: float) -> None:
         self._stop_looking()
-        self._target = self._pending = None
+        self._target = self._pending = self._held_start = None
         self._due.pop("beat", None)
         self._outbox.clear()
         self.attempt = self.floor

@@ -140,8 +140,16 @@ class Fence(SmallRecord):
     """Kill at once and start nothing until a higher attempt comes."""
 
 
+class Vouch(SmallRecord):
+    """The rank stays this node's own for so many seconds, counted from when this is read; null = without limit, which is also so
+    for a launcher that was never told. When they are over without another word the launcher does as after a fence: its agent is
+    stopped or gone, and the rank may be handed on."""
+
+    seconds: float | None
+
+
 ToAgent = Hello | Ready | Running | Exited | Heartbeat
-ToLauncher = Stop | Start | Checkpoint | Fence
+ToLauncher = Stop | Start | Checkpoint | Fence | Vouch
 Message = ToAgent | ToLauncher
 
 
@@ -249,6 +257,7 @@ _MESSAGES: "dict[str, tuple[type[SmallRecord], dict[str, tuple[str, Callable[[ob
     "checkpoint": (Checkpoint, {"deadline": ("deadline", _seconds_field), "signal": ("signal", _optional_field(_signal_field)),
                                 "step": ("step", _count_field)}),
     "fence": (Fence, {}),
+    "vouch": (Vouch, {"seconds": ("seconds", _optional_field(_seconds_field))}),
 }  # fmt: skip
 _NAMES = {cls: name for name, (cls, _) in _MESSAGES.items()}
 

@@ -137,3 +137,8 @@ class NodeAgentLink(Protocol):
     def unfence(self) -> None:
         """The node's lease is good again."""
         ...
+
+    def vouch(self, seconds: float) -> None:
+        """Its ranks stay this node's own for so long from now (inf = without limit): launchers stop by themselves when that is
+        over without another word, even if everything of Remuda on the node stands still."""
+        ...

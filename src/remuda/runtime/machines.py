@@ -7,6 +7,7 @@ import functools
 import os
 import random
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def _simulated_behaviour(config: ClusterConfig, pod: Pod) -> SimulatedBehaviour:
 class ClusterMachines:
     """`root`: the state directory; unused by simulated nodes. `behaviour`: how simulated pods behave. `share` (k, n): of n
     processes with machines of one cluster this is the k-th, from 0; it has every n-th node. `board_of`: a board per node.
-    `vouch`: asks the manager beside the API for how long a node's ranks stay its own."""
+    `vouch`: asks the manager, which is then another process, for how long a node's ranks stay its own."""
 
     def __init__(
         self,
@@ -132,6 +133,7 @@ class ClusterMachines:
                 clock=clock,
                 pods=functools.partial(self._bound_pods, name),
                 stalls=self._stalls,
+                elapsed=time.monotonic,  # stands still while the machine sleeps: the manager sleeps with it
             )
             agent.orders.reboot = functools.partial(self._reboot, name)
             self.agents[name] = agent
@@ -144,6 +146,7 @@ class ClusterMachines:
                     info=info,
                     addresses=tuple(node_addresses(name)),
                     host=HOST,
+                    is_manager_apart=vouch is not None,
                 ),
                 cluster=api,
                 agent=agent,

@@ -229,8 +229,17 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
         stack.push_async_callback(agent.stop)
         if agent.holdings is not None:
             bound.subscribe(lambda old, new, nudge=agent.holdings.nudge: nudge())  # type: ignore[misc]
-        fence = AgentFence(agent.fence, agent.unfence, config.fences_after_s, suspend_aware_lease_clock_s)
-        lease = AgentLease(cluster, config.node, time.time, lease_s=config.report_timeout_s, renewed=fence.renewed)
+        fence = AgentFence(
+            agent.fence, agent.unfence, config.fences_after_s, suspend_aware_lease_clock_s, tell=agent.vouch
+        )
+        lease = AgentLease(
+            cluster,
+            config.node,
+            time.time,
+            lease_s=config.report_timeout_s,
+            renewed=fence.renewed,
+            not_renewed=fence.not_renewed if config.fence_s > 0 else lambda: None,
+        )
         await stack.enter_async_context(run_beside(lease.run(), "lease"))
         if config.report_timeout_s <= 0 and config.fence_s > 0:
             await stack.enter_async_context(run_beside(_ask_api(cluster, config.node, fence), "reach"))

@@ -22,7 +22,7 @@ from remuda.api.training import Member, TrainingJob
 from remuda.launch.actions import Action, Connect, KillChild, ScanCheckpoints, Send, SetTimer, SignalChild, SpawnChild
 from remuda.launch.launcher_machine import LauncherIdentity
 from remuda.launch.launcher_machine import LaunchMachine as Machine
-from remuda.launch.protocol import Fence, Hello, Start, ToAgent, ToLauncher
+from remuda.launch.protocol import Fence, Hello, Start, ToAgent, ToLauncher, Vouch
 from tests.unit.agent.scene import NOW, a_job, a_launcher
 
 UIDS = ("a", "b", "c")
@@ -148,6 +148,12 @@ class World:
                 if wire is not None:
                     wire.down.append(Fence())
                 self.agent[uid] = records.fence_launcher(self.agent[uid], self.now)
+
+    def stall(self, pod: PodOnNode) -> None:
+        """The agent stands still for longer than it vouched for the rank."""
+        self.act(pod, pod.machine.received(self.now, Vouch(0.0)))
+        self.act(pod, pod.machine.timer(self.now))
+        self.act(pod, pod.machine.received(self.now, Vouch(None)))
 
     def publish(self) -> bool:
         fresh = {uid: known.report for uid, known in self.agent.items() if known.report is not None}
@@ -306,6 +312,8 @@ class World:
             self.start_agent()
         elif roll < 0.80:
             self.fence()
+        elif roll < 0.85:
+            self.stall(pod)
         elif pod.child is not None:
             self.end_child(pod, 1)
 

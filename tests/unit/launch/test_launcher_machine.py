@@ -29,6 +29,7 @@ from remuda.launch.protocol import (
     Running,
     Start,
     Stop,
+    Vouch,
 )
 
 T = 1000.0
@@ -145,6 +146,7 @@ MESSAGES: dict[str, Message] = {
     "start3": Start(3, {}),
     "checkpoint": Checkpoint(T + 60),
     "fence": Fence(),
+    "vouch": Vouch(5.0),
     "hello": Hello("x", "y", 1, "parked", 9),  # a launcher's own words mean nothing to it
     "ready": Ready(9),
 }

@@ -19,7 +19,19 @@ from remuda.launch.actions import (
     SpawnChild,
 )
 from remuda.launch.launcher_machine import LauncherIdentity, LaunchMachine
-from remuda.launch.protocol import Checkpoint, Exited, Fence, Hello, Message, Progress, Ready, Running, Start, Stop
+from remuda.launch.protocol import (
+    Checkpoint,
+    Exited,
+    Fence,
+    Hello,
+    Message,
+    Progress,
+    Ready,
+    Running,
+    Start,
+    Stop,
+    Vouch,
+)
 
 
 class World:
@@ -75,12 +87,14 @@ class World:
     def message(self) -> Message:
         attempt = max(0, self.top + self.random.choice((-2, -1, 0, 0, 1)))
         self.top = max(self.top, attempt)
-        kind = self.random.randrange(10)
+        kind = self.random.randrange(12)
         if kind < 4:
             return Stop(attempt, "TERM", self.random.choice((0.0, 0.5, 5.0)), self.random.choice((0, 0, 1)), "/c")
         if kind < 8:
             return Start(attempt, {})
-        return Fence() if kind == 8 else Checkpoint(self.now + 5)
+        if kind < 10:
+            return Fence() if kind == 8 else Checkpoint(self.now + 5)
+        return Vouch(self.random.choice((None, 0.0, 0.5, 5.0)))
 
     def step(self) -> None:
         self.now += self.random.choice((0.0, 0.01, 0.3, 3.0))
@@ -125,6 +139,7 @@ def test_random_walk(seed: int) -> None:
         world.is_connected = True
         world.do(world.machine.connected(world.now))
     goal = world.top + 1
+    world.do(world.machine.received(world.now, Vouch(60.0)))
     world.do(world.machine.received(world.now, Stop(goal, rank=0, checkpoint_dir="/c")))
     world.end_main(143)
     world.has_tree = False

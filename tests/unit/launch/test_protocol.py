@@ -57,6 +57,8 @@ EVERY_MESSAGE: list[tuple[Message, dict[str, Any]]] = [
     (protocol.Start(3, {"RANK": "5"}), {"type": "start", "attempt": 3, "env": {"RANK": "5"}}),
     (protocol.Checkpoint(9.5, "USR1", 7), {"type": "checkpoint", "deadline": 9.5, "signal": "USR1", "step": 7}),
     (protocol.Fence(), {"type": "fence"}),
+    (protocol.Vouch(7.25), {"type": "vouch", "seconds": 7.25}),
+    (protocol.Vouch(None), {"type": "vouch", "seconds": None}),
 ]  # fmt: skip
 
 
@@ -102,6 +104,8 @@ def test_signal_names_may_carry_their_prefix() -> None:
         (b'{"type":5}', "MissingField"),
         (b'{"type":"stop"}', "MissingField"),
         (b'{"type":"start","attempt":1}', "MissingField"),
+        (b'{"type":"vouch"}', "MissingField"),
+        (b'{"type":"vouch","seconds":-1}', "BadField"),
         (b'{"type":"stop","attempt":"1"}', "BadField"),
         (b'{"type":"stop","attempt":true}', "BadField"),
         (b'{"type":"stop","attempt":-1}', "BadField"),

@@ -20,6 +20,7 @@ from remuda.launch.protocol import (
     Stop,
     ToAgent,
     ToLauncher,
+    Vouch,
 )
 
 
@@ -43,6 +44,8 @@ def render_message_to_launcher(message: ToLauncher) -> dict[str, Any]:
             "signal": message.signal,
             "step": message.step,
         }
+    if isinstance(message, Vouch):
+        return {"type": "vouch", "seconds": message.seconds}
     return {"type": "fence"}
 
 

@@ -12,6 +12,7 @@ that has some spends time on those only. A heartbeat touches its own record and 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeGuard
@@ -27,7 +28,8 @@ from remuda.api.devices import LauncherReport
 from remuda.api.training import TrainingJob
 from remuda.core.health.own_stalls import OwnStalls
 from remuda.kube.runtime.informer import Informer
-from remuda.launch.protocol import Exited, Fence, ToAgent
+from remuda.kube.runtime.leader import suspend_aware_lease_clock_s
+from remuda.launch.protocol import Exited, Fence, Hello, ToAgent, Vouch
 from remuda.link.progress_board import ProgressBoard
 
 log = structlog.get_logger(__name__)
@@ -48,8 +50,12 @@ class LauncherRegistry:
         rejoin_s: float,
         announce: Callable[[], None],
         stalls: OwnStalls | None = None,
+        elapsed: Callable[[], float] = suspend_aware_lease_clock_s,
     ) -> None:
-        """`announce` is called at every transition: `reports()` has changed. `stalls`: the agent's own."""
+        """`announce` is called at every transition: `reports()` has changed. `stalls`: the agent's own. `elapsed`: by
+        which it is vouched for; it never goes back."""
+        self._elapsed = elapsed
+        self._vouched_until: float | None = None  # by `elapsed`; inf = without limit; None = nobody has vouched yet
         self._stalls = stalls or OwnStalls()
         self.node = node
         self.links = LauncherConnections(node, self._hear, self._lose)
@@ -193,6 +199,23 @@ class LauncherRegistry:
             self._is_fenced = False
             self._steer_all()
 
+    def vouch(self, seconds: float) -> None:
+        """Every launcher may run its child for so long from now, whatever becomes of this process; inf = without limit. One that
+        lives in this process is not told: it stands still with it."""
+        until = self._elapsed() + seconds
+        if until == self._vouched_until:  # without limit, again
+            return
+        self._vouched_until = until
+        for uid, known in self._records.items():
+            if known.connected and not known.simulated:
+                self._pass_on_vouch(uid)
+
+    def _pass_on_vouch(self, uid: str) -> None:
+        if self._vouched_until is not None:
+            left = self._vouched_until - self._elapsed()
+            if left > 0:
+                self.links.send(uid, Vouch(left if left < math.inf else None))
+
     # --- what launchers and jobs bring ----------------------------------------------------------------------------------
 
     def _hear(self, uid: str, message: ToAgent) -> None:
@@ -259,6 +282,8 @@ class LauncherRegistry:
             message = message.replace(tail="")
         update = launcher_state.receive_launcher_message(known, message, self._clock())
         self._keep(update.launcher, update.transition)
+        if isinstance(message, Hello) and not known.simulated:
+            self._pass_on_vouch(uid)
         if update.beat is not None:
             self._board.report(update.beat)
             if known.step is not None and not update.transition:

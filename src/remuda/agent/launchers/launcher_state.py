@@ -40,6 +40,7 @@ from remuda.launch.protocol import (
 from remuda.link.progress_board import Heartbeat as Beat
 
 GONE = "gone"
+FENCED = "Fenced: the node could not reach the API for too long."
 NEVER_HEARD = ""
 
 StopOrder = tuple[int, int | None, str | None]  # attempt, rank, checkpoint directory
@@ -117,7 +118,9 @@ def _receive_hello(launcher: LauncherRecord, message: Hello, now: float) -> Laun
     elif message.state == READY:
         started = min(started, message.attempt - 1)  # it says itself that a start it was sent never arrived
     floor = max(message.floor, message.attempt)
-    fenced = min(launcher.fenced, floor)
+    # Parked in an attempt: only a fence does that, an agent's or its own when no agent vouched for it in time.
+    is_fenced = message.state == PARKED and message.attempt > 0
+    fenced = floor if is_fenced else min(launcher.fenced, floor)
     here = change_launcher(launcher, connected=True, lost_at=None, asked=None, checkpoint_asked=0, started=started)
     here = change_launcher(here, floor=floor, fenced=fenced)
     if (message.state, message.attempt) == (launcher.state, launcher.attempt):
@@ -136,6 +139,8 @@ def _receive_hello(launcher: LauncherRecord, message: Hello, now: float) -> Laun
     if message.state == PARKED and message.attempt < launcher.attempt:
         words = f"LauncherRestarted: the launcher came back and knows nothing of attempt {launcher.attempt}."
         planned = _was_launcher_end_planned(launcher)
+    elif is_fenced:
+        words = FENCED
     return LauncherUpdate(launcher_with_report(here, now, message=words, planned=planned), transition=True)
 
 
@@ -274,7 +279,7 @@ def fence_launcher(launcher: LauncherRecord, now: float) -> LauncherRecord:
     if not launcher.connected:
         return deaf  # it is told when it comes back, and until then it is what it was
     new = change_launcher(deaf, state=PARKED, attempt=highest, since=now, step=None)
-    return launcher_with_report(new, now, message="Fenced: the node could not reach the API for too long.")
+    return launcher_with_report(new, now, message=FENCED)
 
 
 def look_at_launcher(

@@ -13,8 +13,21 @@ term of the one before is over: it is bound by promises it never heard of. So, w
 
     fence_after_s + margin <= hand_on_after_s - a quarter of the lease
 
-A manager that stalls counts anew, which is later. A node that stalls cannot stop anything in time. Awake again it asks the
-manager first, and without its word stops before anything else when its time was over.
+A manager that stalls counts anew, which is later. A node that stalls asks the manager first when it is awake again, and without
+its word stops before anything else when its time was over. Until then it can stop nothing, so the launchers do, which are
+processes of their own beside the ranks: told for how long their rank may run (`launch.protocol.Vouch`), they stop it when that is
+over. A launcher cannot know why its agent is silent, and what it stops is work. So it is told no more than is needed:
+
+    nodes in a process beside the manager's      with every vouch, for `launchers_run_s`: silence of that process is all it takes
+      (`up --split`)                             to be handed on. One machine has one clock, so the quarter is not needed for
+                                                 clocks that disagree; it serves a process that is killed and started again.
+    nodes in the process of their manager        never: while it stands still nobody hands anything on.
+    an agent beside a kubelet                    from when a renewal has failed until one gets through, what its own countdown
+                                                 has left. Stopped, upgraded or gone while its kubelet speaks for the node, it
+                                                 is not handed on, and costs nothing.
+
+What is left: an agent beside a kubelet that is stopped before it has noticed that its node is cut off has told its launchers
+nothing, and their ranks run until it wakes.
 """
 
 from __future__ import annotations
@@ -36,6 +49,11 @@ def fence_after_s(lease_s: float) -> float:
 def hand_on_after_s(lease_s: float) -> float:
     """So long after it was last heard of a node's ranks are handed on."""
     return fence_after_s(lease_s) / FENCE_SHARE
+
+
+def launchers_run_s(left_s: float, lease_s: float) -> float:
+    """For how long launchers run on without a word, under a manager with our clock, when our own countdown has `left_s` left."""
+    return left_s + AGREE_SHARE * lease_s
 
 
 def promise_s(lease_s: float, term_left_s: float) -> float:

@@ -82,7 +82,7 @@ class EmbeddedNode:
         self.devices: KubeletDeviceService | None = self._new_devices() if devices is not None else None
         amounts = self._amounts if devices is not None else None
         self._registration = NodeRegistration(
-            config, cluster, self.images, clock, agent.fence, agent.unfence, amounts, vouch
+            config, cluster, self.images, clock, agent.fence, agent.unfence, amounts, vouch, agent.vouch
         )
         self._telling: asyncio.TimerHandle | None = None
         self._workers: dict[str, PodWorker] = {}

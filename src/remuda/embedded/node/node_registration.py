@@ -4,7 +4,8 @@ The lease is renewed four times per length, each node at a moment of its own: no
 at once for ever after. When it could not be renewed for two thirds of it, `fence` is called once: the manager declares the
 node dead at the full length and hands its ranks on, so by then nothing of them may run here any more. `unfence` follows with
 the first renewal that gets through. A manager that hears the node beside the API may promise to hand nothing on; while it does,
-the node is not fenced (`core.health.fence_bounds`).
+the node is not fenced (`core.health.fence_bounds`). What is renewed or promised is passed on to the launchers, which stop by
+themselves when a node that stands still does not.
 
 With every renewal the Node object is looked at and put right when it does not say what is true: the manager may have called
 the node dead meanwhile, somebody may have removed the object, an image may have arrived.
@@ -26,7 +27,7 @@ from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, NodeAddress, NodeStatus, NodeSystemInfo
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import LABEL_NODE, RESOURCE_GPU
-from remuda.core.health.fence_bounds import FenceCountdown, fence_after_s
+from remuda.core.health.fence_bounds import FenceCountdown, fence_after_s, launchers_run_s
 from remuda.embedded.node.images import ImageStore
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.backoff import Backoff
@@ -47,7 +48,8 @@ def _node_lease_phase(node: str) -> float:
 
 
 class NodeConfig(msgspec.Struct, frozen=True):
-    """`lease_s`: the manager calls the node dead when it has not renewed for that long."""
+    """`lease_s`: the manager calls the node dead when it has not renewed for that long. `is_manager_apart`: the manager is
+    another process, and goes on when this one stands still."""
 
     name: str
     labels: dict[str, str] = {}
@@ -56,6 +58,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     info: NodeSystemInfo | None = None
     addresses: tuple[NodeAddress, ...] = ()
     host: dict[str, int | str] = {}  # cpu, memory, pods: what the node has beside devices
+    is_manager_apart: bool = False
 
 
 class NodeRegistration:
@@ -69,10 +72,12 @@ class NodeRegistration:
         unfence: Callable[[], None] = lambda: None,
         amounts: Callable[[NodeStatus], tuple[dict[str, int | str], dict[str, int | str]]] | None = None,
         vouch: Vouch | None = None,
+        vouched: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         """`amounts`: capacity and allocatable, from those the status has now; without it, all devices of the config. `vouch`:
-        asks the manager beside the API."""
+        asks the manager beside the API. `vouched`: told for how long launchers may run on without another word."""
         self._vouch = vouch
+        self._tell_launchers = vouched
         self._config = config
         self._cluster = cluster
         self._images = images
@@ -118,10 +123,18 @@ class NodeRegistration:
 
     def _reached(self, begun: float) -> None:
         # Counts from when it was sent: the manager may never have seen a later moment.
-        self._countdown.vouched(begun, fence_after_s(self._config.lease_s))
+        self._vouched(begun, fence_after_s(self._config.lease_s))
         if self._is_fenced:
             self._is_fenced = False
             self._unfence()
+
+    def _vouched(self, asked_at: float, seconds: float) -> None:
+        before = self._countdown.runs_until
+        self._countdown.vouched(asked_at, seconds)
+        if self._countdown.runs_until <= before:
+            return
+        left = self._countdown.runs_until - asyncio.get_running_loop().time()
+        self._tell_launchers(launchers_run_s(left, self._config.lease_s) if self._config.is_manager_apart else math.inf)
 
     async def keep(self) -> None:
         """Until cancelled. Kept again after a restart, it goes on from the last renewal: the manager counts from there, too."""
@@ -161,7 +174,7 @@ class NodeRegistration:
         asked = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(max(_TICK_S, timeout)):
-                self._countdown.vouched(asked, await self._vouch())
+                self._vouched(asked, await self._vouch())
         except (OSError, TimeoutError) as error:
             log.debug("node.not_vouched_for", node=self._config.name, error=str(error) or "no answer in time")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from typing import Any
 
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
@@ -125,8 +126,10 @@ def test_nodes_that_come_up_together_renew_apart_and_every_period() -> None:
 class Fenced:
     """A node whose API is away from some moment on, and whose manager may vouch for it."""
 
-    def __init__(self, promise_s: float = 0.0) -> None:
+    def __init__(self, promise_s: float = 0.0, *, is_manager_apart: bool = True) -> None:
         self.loop, self.promise_s = VirtualLoop(), promise_s
+        self.config = NodeConfig("node-01", lease_s=8.0, is_manager_apart=is_manager_apart)
+        self.launchers: list[tuple[float, float]] = []  # when they were told, and until when they may run
         self.events: list[tuple[str, float]] = []
 
     def play(self, away_s: float, stop_s: float = 0.0) -> list[tuple[str, float]]:
@@ -137,13 +140,14 @@ class Fenced:
             await api.create(Namespace, Namespace(metadata=ObjectMeta(name=NODE_LEASE_NAMESPACE)))
             reach = Outage(api)
             node = NodeRegistration(
-                NodeConfig("node-01", lease_s=8.0),
+                self.config,
                 reach,
                 ImageStore(),
                 self.loop.clock,
                 lambda: self._note("fence"),
                 lambda: self._note("unfence"),
                 vouch=self._manager,
+                vouched=lambda seconds: self.launchers.append((self.loop.time(), self.loop.time() + seconds)),
             )
             await node.register()
             keeping = asyncio.create_task(node.keep())
@@ -186,3 +190,27 @@ def test_a_node_that_was_stopped_asks_its_manager_before_it_does_anything_else()
     (fence, at), (unfence, _) = Fenced(0.0).play(0.0, stop_s=60.0)
     assert (fence, unfence) == ("fence", "unfence")
     assert at <= 60.2, "its ranks may have been handed on: stopped first, and the API asked after that"
+
+
+def test_launchers_are_told_with_every_renewal_how_long_they_may_run_and_not_more_often() -> None:
+    """Whoever stands still says nothing more; the manager hands on a lease after the last renewal."""
+    node = Fenced()
+    node.play(20.0)
+    renewals = [told for told in node.launchers if told[0] <= node.began]
+    assert 4 <= len(renewals) <= 7, "four renewals a lease"
+    assert all(7.0 <= until - at < 8.0 for at, until in node.launchers)
+    during = [at for at, _ in node.launchers if node.began + 2.5 < at < node.began + 20.0]
+    assert during == []
+
+
+def test_launchers_are_told_what_the_manager_promises() -> None:
+    node = Fenced(5.0)
+    assert node.play(60.0) == []
+    gaps = [after[0] - before[1] for before, after in itertools.pairwise(node.launchers)]
+    assert max(gaps) < 0, "no word is over before the next one comes"
+
+
+def test_launchers_under_the_process_of_the_manager_run_without_limit() -> None:
+    node = Fenced(is_manager_apart=False)
+    node.play(20.0)
+    assert {until for _, until in node.launchers} == {math.inf}

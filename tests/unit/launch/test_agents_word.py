@@ -1,0 +1,136 @@
+"""For how long the agent says that the rank may run: when that is over the launcher fences itself, whatever the agent does."""
+
+from collections.abc import Callable
+
+import pytest
+
+from remuda.launch.actions import KillChild, ScanCheckpoints, Send, SpawnChild
+from remuda.launch.launcher_machine import ASK_S, ASLEEP_S, LaunchMachine
+from remuda.launch.protocol import Hello, Ready, Start, Vouch
+from tests.unit.launch.test_launcher_machine import T, kinds, parked, ready, running, stop, stopping, terminating
+
+PARKED_IN_2 = Send(Hello("p-0", "u1", 77, "parked", 2, floor=2))
+STOPPED: list[Callable[[LaunchMachine], object]] = [
+    lambda m: None,  # the connection stands, and nobody speaks
+    lambda m: m.disconnected(T + 1),  # the process is gone
+]
+
+
+def vouched(machine: LaunchMachine, seconds: float | None = 5.0, at: float = T) -> LaunchMachine:
+    assert kinds(machine.received(at, Vouch(seconds))) == ""
+    return machine
+
+
+@pytest.mark.parametrize("fall_silent", STOPPED)
+def test_it_fences_itself_when_the_word_is_over(fall_silent: Callable[[LaunchMachine], object]) -> None:
+    machine = vouched(running())
+    fall_silent(machine)
+    machine.timer(T + 4.9)
+    assert machine.state == "running"
+    assert KillChild() in machine.timer(T + 5.0)
+    assert machine.state == "stopping"
+
+
+def test_afterwards_it_is_as_after_a_fence() -> None:
+    machine = vouched(running())
+    machine.timer(T + 5.0)
+    machine.child_exited(T + 5.1, 2, 137, 9)
+    assert machine.tree_gone(T + 5.2)[0] == PARKED_IN_2
+    assert kinds(machine.received(T + 60, Start(2, {}))) == "", "deaf to the attempt it was stopped in"
+    vouched(machine, at=T + 60)
+    assert kinds(machine.received(T + 60, stop(3))) == "ScanCheckpoints"
+    machine.scanned(T + 60, ScanCheckpoints(3, 4, "/ckpt"), (30,))
+    assert kinds(machine.received(T + 61, Start(3, {}))) == "SpawnChild"
+
+
+def test_every_word_begins_anew_and_only_the_last_counts() -> None:
+    machine = running()
+    for second in range(20):
+        vouched(machine, at=T + second)
+        machine.timer(T + second + 0.5)
+    assert machine.state == "running"
+    vouched(machine, 1.0, at=T + 20)
+    assert KillChild() in machine.timer(T + 21)
+
+
+@pytest.mark.parametrize("word", [[], [Vouch(5.0), Vouch(None)]], ids=["never told", "lifted"])
+def test_without_a_limit_it_runs_for_ever(word: list[Vouch]) -> None:
+    machine = running()
+    for one in word:
+        machine.received(T, one)
+    machine.disconnected(T + 1)
+    machine.timer(T + 1e6)
+    assert machine.state == "running"
+
+
+def test_a_grace_does_not_outlast_the_word() -> None:
+    machine = running()
+    vouched(machine)
+    machine.received(T + 1, stop(3, grace=60.0))
+    assert KillChild() in machine.timer(T + 5.0)
+    assert (machine.state, machine.attempt) == ("stopping", 3)
+    ending = vouched(terminating(), 1.0)
+    vouched(ending, 1.0, at=T + 0.9)
+    assert kinds(ending.timer(T + 1.0)) == "", "nor does it cut a grace short that is still vouched for"
+    assert KillChild() in ending.timer(T + 1.9)
+
+
+@pytest.mark.parametrize("setup", [parked, ready])
+def test_who_runs_nothing_stays_what_it_is(setup: Callable[[], LaunchMachine]) -> None:
+    machine = vouched(setup())
+    state = machine.state
+    machine.timer(T + 60)
+    assert machine.state == state
+
+
+def test_nothing_is_started_on_a_word_that_is_over() -> None:
+    """An agent that has just woken up may believe that the barrier is still open."""
+    machine = vouched(ready())
+    assert kinds(machine.received(T + 60, Start(2, {"RANK": "4"}))) == ""
+    assert machine.received(T + 61, Vouch(5.0))[0] == SpawnChild(2, {"RANK": "4"})
+    stale = vouched(ready())
+    stale.received(T + 60, Start(2, {}))
+    stale.received(T + 60, stop(3))
+    assert "SpawnChild" not in kinds(stale.received(T + 61, Vouch(5.0)))
+
+
+def test_a_new_agent_starts_what_is_ready_whatever_the_old_one_said() -> None:
+    """It may be one that does not know the message."""
+    machine = vouched(ready())
+    machine.disconnected(T + 1)
+    machine.connected(T + 60)
+    assert kinds(machine.received(T + 61, Start(2, {}))) == "SpawnChild"
+
+
+def test_a_new_connection_alone_is_no_new_word_for_what_runs() -> None:
+    machine = vouched(running())
+    machine.disconnected(T + 1)
+    machine.connected(T + 2)
+    assert KillChild() in machine.timer(T + 5.0)
+
+
+def test_who_stood_still_itself_asks_first() -> None:
+    """A machine that slept, manager and all: the agent is awake again as well, and the rank has lost nothing."""
+    late = T + 5.0 + ASLEEP_S + 60
+    machine = vouched(running())
+    assert kinds(machine.timer(late)) == "Hello"
+    vouched(machine, at=late + ASK_S / 2)
+    machine.timer(late + ASK_S)
+    assert machine.state == "running"
+
+
+def test_and_stops_when_there_is_no_answer() -> None:
+    late = T + 5.0 + ASLEEP_S + 60
+    machine = vouched(running())
+    machine.timer(late)
+    assert KillChild() in machine.timer(late + ASK_S)
+    cut_off = vouched(running())
+    cut_off.disconnected(T + 1)
+    assert KillChild() in cut_off.timer(late), "there is nobody to ask"
+
+
+def test_a_word_does_not_disturb_a_stop() -> None:
+    machine = vouched(stopping())
+    machine.child_exited(T + 1, 2, 143, 15)
+    machine.tree_gone(T + 1)
+    assert Send(Ready(3, (7,))) in machine.scanned(T + 1, ScanCheckpoints(3, 4, "/ckpt"), (7,))
