@@ -49,6 +49,11 @@ class PeerDoor:
         if self._server is not None:
             self._server.close()
 
+    @property
+    def is_busy(self) -> bool:
+        """Somebody is at the door."""
+        return bool(self._open)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host = str((writer.get_extra_info("peername") or ("",))[0])
         tls = self.tls
@@ -69,10 +74,10 @@ class PeerDoor:
         except (OSError, EOFError, TimeoutError, ValueError) as error:
             log.debug("peers.not_answered", host=host, error=str(error) or type(error).__name__)
         finally:
+            writer.transport.abort()
             self._open[host] -= 1
             if not self._open[host]:
                 del self._open[host]
-            writer.transport.abort()
 
 
 async def ask_peers(places: Iterable[PeerPlace], tls: ssl.SSLContext, within_s: float) -> dict[str, str]:
