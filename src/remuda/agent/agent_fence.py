@@ -1,7 +1,8 @@
 """The agent's fence: when nobody vouches for this node any more, the children of its launchers are stopped.
 
 By then the manager may hand their ranks on (`core.health.fence_bounds`). Who can vouch, in this order: the API, by taking a
-renewal of the agent's lease; then, asked when that has not happened for a while, each of `vouchers` (the manager beside the API).
+renewal of the agent's lease; then, asked when that has not happened for a while, each of `vouchers` (the manager beside the API,
+then its peers).
 A machine that was suspended or a process that was stopped finds its time over when it wakes: it asks them first, and without a
 word stops the ranks before it does anything else. The next renewal that gets through ends it.
 
@@ -56,6 +57,11 @@ class AgentFence:
         self._renewed = elapsed()
         self.is_fenced = False
 
+    @property
+    def ask_s(self) -> float:
+        """For so long a voucher is waited for."""
+        return max(SHORTEST_ASK_S, self._fence_s / LOOKS)
+
     def renewed(self, sent_at: float) -> None:
         """The API took a renewal that was sent then."""
         self._renewed = max(self._renewed, sent_at)
@@ -85,7 +91,7 @@ class AgentFence:
         now = self._elapsed()
         if self.is_fenced or now - self._renewed < self._fence_s * ASK_SHARE:
             return
-        await self._ask(max(SHORTEST_ASK_S, min(self._fence_s / LOOKS, self._countdown.runs_until - now)))
+        await self._ask(max(SHORTEST_ASK_S, min(self.ask_s, self._countdown.runs_until - now)))
         if self._countdown.is_over(self._elapsed()):
             self.is_fenced = True
             log.warning("agent.fence", unreachable_s=round(self._elapsed() - self._renewed, 1))

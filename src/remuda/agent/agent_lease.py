@@ -4,13 +4,17 @@ Renewed three times per length. An API that does not answer is asked again soon;
 the agent its own (`agent_fence`). Only an agent that can die without its node needs one. It is also how a manager learns that the
 node has an agent, and makes its NodeDevices; so an agent whose silence means nothing (`lease_s` 0) has one as well, without a
 time in it.
+
+With `standing` each try is told to it, and carries what it notes for the manager (`core.health.peer_vouching`); a peer that asks
+makes the next try come at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -18,10 +22,14 @@ from remuda.api.errors import AlreadyExists, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease
 from remuda.api.meta import JsonObject, to_time
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S, liveness_lease_name
+from remuda.core.health.peer_vouching import ANNOTATION_PEERS, ANNOTATION_SAID_CUT, TRY_SHARE, PeerStanding
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.leader import lease_micro_time, suspend_aware_lease_clock_s
 
 log = structlog.get_logger(__name__)
+
+# Of an agent without peers: what one before it noted is void.
+NO_NOTES: Mapping[str, str | None] = {ANNOTATION_PEERS: None, ANNOTATION_SAID_CUT: None}
 
 
 class AgentLease:
@@ -35,9 +43,12 @@ class AgentLease:
         elapsed: Callable[[], float] = suspend_aware_lease_clock_s,
         renewed: Callable[[float], None] = lambda sent_at: None,
         not_renewed: Callable[[], None] = lambda: None,
+        standing: PeerStanding | None = None,
     ) -> None:
         """`renewed` is told when a renewal that got through was sent, by `elapsed`; `not_renewed`, that one did not."""
         self._not_renewed = not_renewed
+        self._standing = standing
+        self._hurry, self._ended = asyncio.Event(), asyncio.Event()
         self._elapsed = elapsed
         self._renewed = renewed
         self._cluster = cluster
@@ -50,30 +61,54 @@ class AgentLease:
         length_s = self._lease_s or REPORT_TIMEOUT_S
         while True:
             sent_at, pause_s = self._elapsed(), length_s / 3
+            got_through = False
+            notes = self._standing.begin_try(sent_at) if self._standing is not None else NO_NOTES
             try:
-                async with asyncio.timeout(length_s / 6):
-                    await self.renew()
+                async with asyncio.timeout(length_s * TRY_SHARE):
+                    await self.renew(notes)
+                got_through = True
             except Exception as error:  # whatever the transport raises: the next turn tries again
                 log.warning("agent.lease_not_renewed", node=self._node, error=str(error) or type(error).__name__)
                 pause_s = length_s / 12
                 self._not_renewed()
-            else:
+            finally:
+                if self._standing is not None:
+                    self._standing.end_try(got_through=got_through)
+            if got_through:
                 self._renewed(sent_at)
-            await asyncio.sleep(pause_s)
+            self._ended.set()
+            self._ended = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._hurry.wait()
+            self._hurry.clear()
 
-    async def renew(self) -> None:
+    async def try_for_peer(self, wait_s: float) -> None:
+        """A peer asks: try now if there was no try just before, and wait that long for how it ends."""
+        if self._standing is None:
+            return
+        if is_due := self._standing.is_try_due(self._elapsed()):
+            self._hurry.set()
+        if is_due or self._standing.is_trying:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._ended.wait()
+
+    async def renew(self, notes: Mapping[str, str | None] = NO_NOTES) -> None:
         # As text: a real API server refuses lease times without exactly six digits of microseconds.
         name, now = liveness_lease_name(self._node), lease_micro_time(to_time(self._clock()))
         length = max(1, math.ceil(self._lease_s))
         spec: JsonObject = {"holderIdentity": self._node, "leaseDurationSeconds": length, "renewTime": now}
         if not self._lease_s:
             spec |= {"leaseDurationSeconds": None, "renewTime": None}
+        change: JsonObject = {"metadata": {"annotations": dict(notes)}, "spec": spec}
         try:
-            await self._cluster.patch(Lease, name, {"spec": spec}, NODE_LEASE_NAMESPACE)
+            await self._cluster.patch(Lease, name, change, NODE_LEASE_NAMESPACE)
         except NotFound:
-            meta = {"name": name, "namespace": NODE_LEASE_NAMESPACE}
+            noted = {key: value for key, value in notes.items() if value is not None}
+            meta: JsonObject = {"name": name, "namespace": NODE_LEASE_NAMESPACE, "annotations": noted}
             try:
                 said = {field: value for field, value in spec.items() if value is not None}
                 await self._cluster.create(Lease, {"metadata": meta, "spec": {**said, "acquireTime": now}})
             except AlreadyExists:  # an agent that is being replaced was a moment faster
-                return
+                await self._cluster.patch(Lease, name, change, NODE_LEASE_NAMESPACE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,6 +28,8 @@ from remuda.core.health.agent_liveness import (
 from remuda.core.health.fence_bounds import LONGEST_LEASE_S, hand_on_after_s, promise_s
 from remuda.core.health.mass_silence import MassSilenceRule, MassSilences, NodeSilence, node_silence_of
 from remuda.core.health.own_stalls import NO_STALLS, OwnStalls, StallHistory
+from remuda.core.health.peer_holds import PeerHolds
+from remuda.core.health.peer_vouching import peers_speak_for_s
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.remedies.policies import policy_in_force
 from remuda.core.remedies.remedy_keys import is_workload_remedy_key
@@ -73,6 +75,7 @@ class ClusterView:
         self._clock = clock
         self._stalls = stalls
         self._renewals = AgentLeaseRenewals()
+        self._peer_holds = PeerHolds()
         self._asked: dict[str, Lease] = {}  # by node: leases as the API itself gave them
         self.jobs = Informer(cluster, TrainingJob, jitter=jitter)
         self.pods = Informer(cluster, Pod, jitter=jitter)
@@ -203,11 +206,24 @@ class ClusterView:
         return bool(self._silent_nodes(now, only=node)) and node in self.held_nodes(now)
 
     def held_nodes(self, now: float) -> frozenset[str]:
-        """Silent together with most of their zone: nobody is replaced for it. Looked at anew now and then, since it costs a look
-        at every node."""
+        """Silent together with most of their zone, or their peers may have told them to run on: nobody is replaced for it. Looked
+        at anew now and then, since it costs a look at every node."""
         if not self._held_at <= now < self._held_at + HELD_LOOK_S:
-            self._held_at, self._held = now, self.mass_silences.look(self._node_silences(), now)
+            silences = self._node_silences()
+            given_up = {node.name for node in silences if node.is_given_up}
+            by_peers = self._peer_holds.look(now, self._promised) - given_up
+            self._held_at, self._held = now, self.mass_silences.look(silences, now) | by_peers
         return self._held
+
+    def peers_speak_for_s(self, node: str) -> float:
+        """How long after its last renewal the node may run on its peers' words."""
+        lease_s = self._fencing_lease_s(node)
+        return peers_speak_for_s(self.mass_silences.rule, lease_s) if lease_s else 0.0
+
+    def labels_of_agents(self) -> dict[str, Mapping[str, str]]:
+        """Labels of the nodes whose agent has a lease: only what they say to peers can be known."""
+        agents = {node_of_liveness_lease(lease.name) for lease in self.leases.items()}
+        return {node.name: node.labels for node in self.nodes.items() if node.name in agents}
 
     def _node_silences(self) -> list[NodeSilence]:
         found, stalls = list[NodeSilence](), self.own_stalls
@@ -268,8 +284,10 @@ class ClusterView:
     def _see_lease(self, old: Lease | None, new: Lease | None) -> None:
         if new is not None and self._clock is not None:
             self._renewals.see(new, self._clock())
+            self._peer_holds.see(new, self._clock())
         elif new is None and old is not None:
             self._renewals.forget(old.name)
+            self._peer_holds.forget(old.name)
             self._promised.pop(old.name, None)
 
     async def confirm_dead(self, nodes: Iterable[str], now: float) -> None:
@@ -297,6 +315,7 @@ class ClusterView:
             self._asked[lease.name] = lease
             if self._clock is not None:
                 self._renewals.see(lease, now)
+                self._peer_holds.see(lease, now)
         self._held_at = -math.inf
 
     def snapshot(self, now: float, asker: str = "") -> Snapshot:

@@ -19,9 +19,11 @@ from remuda.link.progress_board import Heartbeat, PodPast
 from remuda.link.stream_messages import (
     MAX_LINE,
     LinkAsk,
+    LinkAskPeers,
     LinkHello,
     LinkNews,
     LinkOutbox,
+    LinkPeers,
     LinkPromise,
     LinkRefused,
     LinkWelcome,
@@ -60,10 +62,11 @@ class LinkClient:
         self._outbox = LinkOutbox()
         self._some = asyncio.Event()
         self._refused = ""
-        self._asked: dict[int, asyncio.Future[float]] = {}
+        self._asked: dict[int, tuple[LinkAsk | LinkAskPeers, asyncio.Future[LinkPromise | LinkPeers]]] = {}
         self._ids = 0
-        self._may_ask = False
+        self._may_ask = self._may_ask_peers = False
         self.is_connected = False
+        self.connected = asyncio.Event()  # set with each stream; who waits for the next one clears it
 
     async def ask_promise(self) -> float:
         """For how many seconds the manager hands nothing of this node on, counted from the call; OSError when it cannot be
@@ -71,13 +74,27 @@ class LinkClient:
         if not self.is_connected or not self._may_ask:
             raise OSError("no stream to a manager that promises anything")
         self._ids += 1
-        number, answer = self._ids, asyncio.get_running_loop().create_future()
-        self._asked[number] = answer
+        answer = await self._ask(LinkAsk(self._ids))
+        return answer.seconds if isinstance(answer, LinkPromise) else 0.0
+
+    async def ask_peers(self, csr: str, host: str, port: int) -> LinkPeers:
+        """A certificate for the key of `csr`, and who this node's peers are; OSError when that cannot be had now."""
+        if not self.is_connected or not self._may_ask_peers:
+            raise OSError("no stream to a manager that knows of peers")
+        self._ids += 1
+        answer = await self._ask(LinkAskPeers(self._ids, csr, host, port))
+        if not isinstance(answer, LinkPeers) or answer.error:
+            raise OSError(answer.error if isinstance(answer, LinkPeers) else "another answer than was asked for")
+        return answer
+
+    async def _ask(self, question: LinkAsk | LinkAskPeers) -> LinkPromise | LinkPeers:
+        answer: asyncio.Future[LinkPromise | LinkPeers] = asyncio.get_running_loop().create_future()
+        self._asked[question.id] = question, answer
         self._some.set()
         try:
-            return float(await answer)
+            return await answer
         finally:
-            self._asked.pop(number, None)
+            self._asked.pop(question.id, None)
 
     def beat(self, beat: Heartbeat) -> None:
         self._outbox.beat(beat)
@@ -104,7 +121,7 @@ class LinkClient:
                 log.debug("link.lost", node=self._node, error=str(error))
             finally:
                 self.is_connected = False
-                for answer in self._asked.values():
+                for _, answer in self._asked.values():
                     if not answer.done():
                         answer.set_exception(OSError("the stream to the manager broke"))
             failures += 1
@@ -119,7 +136,9 @@ class LinkClient:
                 await writer.drain()
                 welcome = _unless_link_refused(await reader.readuntil(b"\n"))
             self._may_ask = isinstance(welcome, LinkWelcome) and welcome.promises
+            self._may_ask_peers = isinstance(welcome, LinkWelcome) and welcome.peers
             self.is_connected, self._refused = True, ""
+            self.connected.set()
             for past in self._past():
                 writer.write(link_line(LinkNews(past=[past])))
                 await writer.drain()
@@ -137,9 +156,9 @@ class LinkClient:
                 await asyncio.wait((some, ending), return_when=asyncio.FIRST_COMPLETED)
                 some.cancel()
                 self._some.clear()
-                for number in [n for n in self._asked if n > sent]:
-                    sent = number
-                    writer.write(link_line(LinkAsk(number)))
+                for question in [q for number, (q, _) in self._asked.items() if number > sent]:
+                    sent = question.id
+                    writer.write(link_line(question))
                     await writer.drain()
                 while (news := self._outbox.take()) is not None:
                     writer.write(link_line(news))
@@ -153,12 +172,13 @@ class LinkClient:
         """Answers, until the other side goes away; Refusal when it says why."""
         while line := await reader.readline():
             message = _unless_link_refused(line)
-            answer = self._asked.get(message.id) if isinstance(message, LinkPromise) else None
-            if answer is not None and isinstance(message, LinkPromise) and not answer.done():
-                answer.set_result(message.seconds)
+            if isinstance(message, LinkPromise | LinkPeers) and message.id in self._asked:
+                _, answer = self._asked[message.id]
+                if not answer.done():
+                    answer.set_result(message)
 
 
-def _unless_link_refused(line: bytes) -> LinkWelcome | LinkPromise:
+def _unless_link_refused(line: bytes) -> LinkWelcome | LinkPromise | LinkPeers:
     message = read_link_downward(line)
     if isinstance(message, LinkRefused):
         raise Refusal(message.reason, message.message, message.fix)

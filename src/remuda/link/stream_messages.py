@@ -6,10 +6,11 @@ that recovery needs is written to the API as well; the stream only makes it know
 that opens tells first what the agent remembers of its pods' last steps, one pod a line: the manager may be a new one.
 
 An agent that cannot reach the API asks here whether its ranks stay its own, and the manager that leads says for how long it will
-hand nothing on (`core.health.fence_bounds`). The answer names the question: a late one is worth nothing.
+hand nothing on (`core.health.fence_bounds`). The answer names the question: a late one is worth nothing. Here it also gets what
+it needs to ask its peers when neither API nor manager can be reached: a certificate of its own, and where they listen.
 
-    agent -> manager   hello{node, token, version}, then news{beats, signals, past} and ask{id}
-    manager -> agent   welcome{promises} | refused{reason, message, fix}, then promise{id, seconds}
+    agent -> manager   hello{node, token, version}, then news{beats, signals, past}, ask{id} and ask-peers{id, csr, host, port}
+    manager -> agent   welcome{promises, peers} | refused{reason, message, fix}, then promise{id, seconds} and peers{id, ...}
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
+from remuda.core.health.peer_vouching import PeerPlace
 from remuda.link.progress_board import Heartbeat, PodPast
 
 VERSION = 1
@@ -49,9 +51,19 @@ class LinkAsk(msgspec.Struct, frozen=True, tag_field="type", tag="ask"):
     id: int
 
 
+class LinkAskPeers(msgspec.Struct, frozen=True, tag_field="type", tag="ask-peers"):
+    """`csr`: of the key of its certificate; nothing else in it is believed. `host`, `port`: where it answers peers."""
+
+    id: int
+    csr: str
+    host: str
+    port: int
+
+
 class LinkWelcome(msgspec.Struct, frozen=True, tag_field="type", tag="welcome"):
     version: int = VERSION
     promises: bool = False  # a manager of an older release knows no ask
+    peers: bool = False  # nor ask-peers
 
 
 class LinkPromise(msgspec.Struct, frozen=True, tag_field="type", tag="promise"):
@@ -61,17 +73,28 @@ class LinkPromise(msgspec.Struct, frozen=True, tag_field="type", tag="promise"):
     seconds: float
 
 
+class LinkPeers(msgspec.Struct, frozen=True, tag_field="type", tag="peers"):
+    """`seconds`: how long after its last renewal the node may run on their words. `error`: why there is no certificate."""
+
+    id: int
+    certificate: str = ""
+    ca: str = ""
+    peers: tuple[PeerPlace, ...] = ()
+    seconds: float = 0.0
+    error: str = ""
+
+
 class LinkRefused(msgspec.Struct, frozen=True, tag_field="type", tag="refused"):
     reason: str
     message: str
     fix: str = ""
 
 
-Upward = LinkHello | LinkNews | LinkAsk
-Downward = LinkWelcome | LinkRefused | LinkPromise
+Upward = LinkHello | LinkNews | LinkAsk | LinkAskPeers
+Downward = LinkWelcome | LinkRefused | LinkPromise | LinkPeers
 
-_UPWARD: msgspec.json.Decoder[LinkHello | LinkNews | LinkAsk] = msgspec.json.Decoder(Upward)
-_DOWNWARD: msgspec.json.Decoder[LinkWelcome | LinkRefused | LinkPromise] = msgspec.json.Decoder(Downward)
+_UPWARD: msgspec.json.Decoder[LinkHello | LinkNews | LinkAsk | LinkAskPeers] = msgspec.json.Decoder(Upward)
+_DOWNWARD: msgspec.json.Decoder[LinkWelcome | LinkRefused | LinkPromise | LinkPeers] = msgspec.json.Decoder(Downward)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -79,14 +102,14 @@ def link_line(message: Upward | Downward) -> bytes:
     return _ENCODER.encode(message) + b"\n"
 
 
-def read_link_upward(line: bytes) -> LinkHello | LinkNews | LinkAsk:
+def read_link_upward(line: bytes) -> LinkHello | LinkNews | LinkAsk | LinkAskPeers:
     try:
         return _UPWARD.decode(line)
     except msgspec.DecodeError as error:
         raise _malformed_link_line(error) from None
 
 
-def read_link_downward(line: bytes) -> LinkWelcome | LinkRefused | LinkPromise:
+def read_link_downward(line: bytes) -> LinkWelcome | LinkRefused | LinkPromise | LinkPeers:
     try:
         return _DOWNWARD.decode(line)
     except msgspec.DecodeError as error:

@@ -28,8 +28,10 @@ from remuda.link.stream_messages import (
     MAX_LINE,
     VERSION,
     LinkAsk,
+    LinkAskPeers,
     LinkHello,
     LinkNews,
+    LinkPeers,
     LinkPromise,
     LinkRefused,
     LinkWelcome,
@@ -48,6 +50,7 @@ Authenticate = Callable[
 ]  # (token, node): Refusal when the token does not speak for the node
 Hear = Callable[[str, str, Signal], None]  # node, device, signal
 IsOn = Callable[[str, Heartbeat], bool]  # whether the heartbeat's pod is on the node, and of the gang it names
+Introduce = Callable[[str, LinkAskPeers], LinkPeers]  # node: its certificate and its peers
 Promise = Callable[[str], float]  # for how many seconds nothing of the node is handed on; 0 = nothing is promised
 
 
@@ -63,8 +66,10 @@ class LinkServer:
         hear: Hear,
         is_on: IsOn,
         promise: Promise = no_link_promise,
+        introduce: Introduce | None = None,
     ) -> None:
         self._promise = promise
+        self._introduce = introduce
         self._authenticate = authenticate
         self._board = board
         self._hear = hear
@@ -101,7 +106,7 @@ class LinkServer:
         try:
             async with asyncio.timeout(HELLO_S):
                 node = await self._greet(reader)
-                writer.write(link_line(LinkWelcome(promises=True)))
+                writer.write(link_line(LinkWelcome(promises=True, peers=self._introduce is not None)))
                 await writer.drain()
             older, self._streams[node] = self._streams.get(node), writer
             self._held.pop(node, None)
@@ -136,8 +141,10 @@ class LinkServer:
         await self._authenticate(hello.token, hello.node)
         return hello.node
 
-    def _take(self, node: str, line: bytes) -> LinkPromise | None:
+    def _take(self, node: str, line: bytes) -> LinkPromise | LinkPeers | None:
         news = read_link_upward(line)
+        if isinstance(news, LinkAskPeers) and self._introduce is not None:
+            return self._introduce(node, news)
         if isinstance(news, LinkAsk):
             return LinkPromise(news.id, self._promise(node))
         if not isinstance(news, LinkNews):

@@ -36,6 +36,7 @@ from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace, s
 from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.kube.runtime.stall_watch import prove_hearing
 from remuda.launch.zipapp import launcher_container_argv
+from remuda.link.peer_registry import PeerRegistry
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.background_tasks import run_until_told
 from remuda.runtime.control_plane import ControlPlane
@@ -137,6 +138,7 @@ async def run_manager(
         )
         async with contextlib.AsyncExitStack() as stack:
             if config.link is not None:
+                peers = PeerRegistry(plane.view.labels_of_agents, plane.view.peers_speak_for_s, clock)
                 served = link_served(
                     config.link,
                     cluster,
@@ -146,6 +148,7 @@ async def run_manager(
                     clock=clock,
                     publish=fenced,
                     promise=lambda node: plane.view.promise(node, clock()),
+                    introduce=peers.introduce,
                 )
                 await stack.enter_async_context(served)
             await plane.run()

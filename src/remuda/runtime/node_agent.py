@@ -10,8 +10,8 @@
     <state>/*.json                device ids, the kernel log's cursor
 
 Nothing it does at its end touches what runs: SIGTERM closes sockets, and the next agent over the same state directory takes over
-every allocation, so an upgrade keeps devices and processes. When nobody has vouched for the node for `fences_after_s`, neither
-the API nor the manager, the children of its launchers are stopped: by then the manager may have handed their ranks on.
+every allocation, so an upgrade keeps devices and processes. When nobody has vouched for the node for `fences_after_s` (the API,
+the manager, its peers), the children of its launchers are stopped: by then the manager may have handed their ranks on.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from remuda.core.devices.machine_models import MachineModel
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S
 from remuda.core.health.fence_bounds import fence_after_s
 from remuda.core.health.own_stalls import OwnStalls
+from remuda.core.health.peer_vouching import PeerStanding
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
@@ -62,6 +63,7 @@ from remuda.runtime.background_tasks import run_beside
 from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard, has_link_token, link_dialled
 from remuda.runtime.machine_model_files import machine_model
 from remuda.runtime.node_name_check import find_own_node
+from remuda.runtime.peer_endpoint import PeerConfig, PeerEndpoint, peers_joined
 
 log = structlog.get_logger(__name__)
 
@@ -97,6 +99,7 @@ class AgentProcessConfig(msgspec.Struct, frozen=True):
     allow_hooks: tuple[str, ...] = ()
     reboot_command: str = ""
     confirm_count: bool = False
+    peers: PeerConfig = PeerConfig()
 
     @property
     def report_timeout_s(self) -> float:
@@ -222,9 +225,14 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
         for informer in (jobs, bound, own):
             await stack.enter_async_context(run_beside(informer.run(), f"agent-{informer.kind.resource.plural}"))
         await jobs.synced()
-        await stack.enter_async_context(
-            run_beside(step_aside_for_newer_agent(agent, Path(config.state), token), "place")
-        )
+        peers_left = list[Callable[[], None]]()  # what else ends when a newer agent takes over
+
+        def leave_peers() -> None:
+            for leave in peers_left:
+                leave()
+
+        stepping = step_aside_for_newer_agent(agent, Path(config.state), token, leave_peers)
+        await stack.enter_async_context(run_beside(stepping, "place"))
         await agent.start()
         stack.push_async_callback(agent.stop)
         if agent.holdings is not None:
@@ -232,6 +240,8 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
         fence = AgentFence(
             agent.fence, agent.unfence, config.fences_after_s, suspend_aware_lease_clock_s, tell=agent.vouch
         )
+        has_peers = config.peers.is_on and config.fence_s > 0 and config.report_timeout_s > 0
+        standing = PeerStanding(config.report_timeout_s, suspend_aware_lease_clock_s()) if has_peers else None
         lease = AgentLease(
             cluster,
             config.node,
@@ -239,6 +249,7 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
             lease_s=config.report_timeout_s,
             renewed=fence.renewed,
             not_renewed=fence.not_renewed if config.fence_s > 0 else lambda: None,
+            standing=standing,
         )
         await stack.enter_async_context(run_beside(lease.run(), "lease"))
         if config.report_timeout_s <= 0 and config.fence_s > 0:
@@ -255,7 +266,12 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
                 board=board,
                 subscribe=backend.subscribe,
             )
-            fence.vouchers.append((await stack.enter_async_context(dialled)).ask_promise)
+            client = await stack.enter_async_context(dialled)
+            fence.vouchers.append(client.ask_promise)
+            if standing is not None:
+                endpoint = PeerEndpoint(standing, lease, fence, suspend_aware_lease_clock_s)
+                peers_left.append(endpoint.door.stop)
+                await stack.enter_async_context(peers_joined(endpoint, fence, client, config.peers))
         else:
             log.info("link.none", token=config.link_token)
         yield agent
@@ -284,7 +300,9 @@ async def _open_backend(config: AgentProcessConfig, model: MachineModel | None) 
         await sources.close()
 
 
-async def step_aside_for_newer_agent(agent: Agent, state: Path, token: str) -> None:
+async def step_aside_for_newer_agent(
+    agent: Agent, state: Path, token: str, leave: Callable[[], None] = lambda: None
+) -> None:
     """Steps aside when a newer agent has put its token here. Both may serve the kubelet for a while (an upgrade without a gap);
     launchers and the report belong to the newer one, and it must not wait for them for longer than they may be silent."""
     place = state / PLACE
@@ -294,6 +312,7 @@ async def step_aside_for_newer_agent(agent: Agent, state: Path, token: str) -> N
         if not has_agent_token(place, token):
             break
     log.warning("agent.superseded", node=agent.config.node)
+    leave()
     agent.step_aside()
 
 

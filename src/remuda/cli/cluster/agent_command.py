@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     default=25.0,
     show_default=True,
     metavar="S",
-    help="Stop the ranks on this node when neither API nor manager has vouched for it for this long; 0 = never.",
+    help="Stop the ranks on this node when nobody (API, manager, peers) has vouched for it for this long; 0 = never.",
 )
 @click.option(
     "--report-timeout",
@@ -112,6 +112,21 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Namespace of the manager's lease.",
 )
+@click.option(
+    "--peer-host",
+    default="",
+    envvar="POD_IP",
+    metavar="ADDRESS",
+    help="Address of this node for its peers; without one it has no peers.  [default: $POD_IP]",
+)
+@click.option(
+    "--peer-port",
+    type=click.IntRange(0, 65535),
+    default=9444,
+    show_default=True,
+    metavar="N",
+    help="Port on which peers are answered; 0 = no peers.",
+)
 def agent(
     node: str | None,
     kubeconfig: str | None,
@@ -133,6 +148,8 @@ def agent(
     confirm_count: bool,
     link_token: str,
     link_namespace: str,
+    peer_host: str,
+    peer_port: int,
 ) -> int:
     """Run on a node: offer its devices to the kubelet, watch their health, and stop and start the ranks of jobs.
 
@@ -153,6 +170,7 @@ def agent(
         serve_node_agent,
     )
     from remuda.runtime.node_name_check import NodeNotFound
+    from remuda.runtime.peer_endpoint import PeerConfig
 
     config = AgentProcessConfig(
         node=node or own_node_name(),
@@ -175,6 +193,7 @@ def agent(
         confirm_count=confirm_count,
         link_namespace=link_namespace,
         link_token=link_token,
+        peers=PeerConfig(peer_host, peer_port),
     )
     show_logs(logging.INFO)
     try:

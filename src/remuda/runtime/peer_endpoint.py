@@ -1,0 +1,140 @@
+"""Where the agents of a zone meet when neither API nor manager can be reached (`core.health.peer_vouching`).
+
+While the stream to the manager stands, the agent asks there for its certificate and its peers, with each new stream and every few
+minutes; the list is taken from the second answer on, since a manager that has just begun does not know everybody yet. It answers
+peers on a port of its own, and asks them when its fence asks for somebody who vouches. Nothing waits for it: without certificate,
+port or peers the node fences as it would without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import structlog
+
+from remuda.agent.agent_fence import AgentFence
+from remuda.agent.agent_lease import AgentLease
+from remuda.core.health.peer_vouching import ROUND_SHARE, PeerList, PeerPlace, PeerStanding
+from remuda.link.peer_certificates import PeerKey
+from remuda.link.peer_door import PeerDoor, ask_peers
+from remuda.link.stream_client import LinkClient
+from remuda.link.stream_messages import LinkPeers
+from remuda.runtime.background_tasks import run_beside
+
+log = structlog.get_logger(__name__)
+
+PEER_PORT = 9444
+ANSWER_S = 10.0  # how long the manager may take
+AGAIN_S = (20.0, 300.0)  # after the first answer on a stream, and after each that follows
+FAILED_S = 30.0
+CAS = 2  # those of the manager that leads and of the one before: not all nodes come to a new one at the same moment
+
+
+class PeerEndpoint:
+    def __init__(
+        self,
+        standing: PeerStanding,
+        lease: AgentLease,
+        fence: AgentFence,
+        elapsed: Callable[[], float],
+    ) -> None:
+        self._standing = standing
+        self._lease = lease
+        self._fence = fence
+        self._elapsed = elapsed
+        self._round_s = 0.75 * min(
+            fence.ask_s, standing.lease_s * ROUND_SHARE
+        )  # the fence waits longer than a round takes
+        self._key = PeerKey()
+        self._cas: list[str] = []
+        self._asker: ssl.SSLContext | None = None
+        self._places: dict[str, PeerPlace] = {}
+        self.door = PeerDoor(self.answer)
+
+    @property
+    def csr(self) -> str:
+        return self._key.csr
+
+    def take(self, told: LinkPeers, *, takes_list: bool = True) -> None:
+        """What the manager says. ssl.SSLError or ValueError when it makes no sense."""
+        cas = [*(ca for ca in self._cas if ca != told.ca), told.ca][-CAS:]
+        self.door.tls, self._asker = self._key.contexts(told.certificate, cas)
+        self._cas = cas
+        self._places |= {place.node: place for place in told.peers}
+        if takes_list:
+            self._standing.want_list(PeerList(tuple(place.node for place in told.peers), told.seconds))
+            listed = {node for peers in self._standing.lists for node in peers.nodes}
+            told_of = {place.node for place in told.peers}
+            self._places = {node: place for node, place in self._places.items() if node in listed | told_of}
+
+    async def answer(self) -> str:
+        await self._lease.try_for_peer(self._round_s / 2)
+        return self._standing.say(self._elapsed(), is_fenced=self._fence.is_fenced)
+
+    async def vouch(self) -> float:
+        """A `Voucher` of the fence."""
+        asked, tls = self._elapsed(), self._asker
+        lists = self._standing.lists
+        if tls is None or not all(peers.is_enough for peers in lists) or not self._standing.may_be_cut(asked):
+            return 0.0
+        nodes = {node for peers in lists for node in peers.nodes}
+        places = [self._places[node] for node in sorted(nodes) if node in self._places]
+        answers = await ask_peers(places, tls, self._round_s)
+        seconds = self._standing.vouched_s(asked, answers, self._elapsed())
+        log.info("peers.asked", of=len(nodes), answers=sorted(answers.values()), seconds=round(seconds, 1))
+        return seconds
+
+    async def keep_introduced(self, client: LinkClient, host: str, port: int) -> None:
+        """Until cancelled."""
+        answers = 0
+        while True:
+            if client.connected.is_set():
+                client.connected.clear()
+                answers = 0
+            pause_s = FAILED_S
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    told = await client.ask_peers(self.csr, host, port)
+                self.take(told, takes_list=answers > 0)
+                pause_s = AGAIN_S[min(answers, 1)]
+                answers += 1
+            except (OSError, TimeoutError, ValueError) as error:  # an SSLError is an OSError
+                log.debug("peers.not_introduced", error=str(error) or type(error).__name__)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await client.connected.wait()
+
+
+class PeerConfig(msgspec.Struct, frozen=True):
+    """Where this node answers its peers; `host` "" or `port` 0: it does not, and asks nobody."""
+
+    host: str = ""
+    port: int = PEER_PORT
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.host) and self.port > 0
+
+
+@contextlib.asynccontextmanager
+async def peers_joined(
+    endpoint: PeerEndpoint, fence: AgentFence, client: LinkClient, config: PeerConfig
+) -> AsyncIterator[None]:
+    """For as long as the block lasts the fence has its peers, and they have this node."""
+    try:
+        await endpoint.door.start(config.host, config.port)
+    except OSError as error:
+        log.warning("peers.no_door", host=config.host, port=config.port, error=str(error))
+        yield
+        return
+    fence.vouchers.append(endpoint.vouch)
+    try:
+        async with run_beside(endpoint.keep_introduced(client, config.host, config.port), "peers"):
+            yield
+    finally:
+        fence.vouchers.remove(endpoint.vouch)
+        endpoint.door.stop()
