@@ -68,6 +68,7 @@ class ClusterView:
         self._term_left = term_left
         self.mass_silences = MassSilences(mass_silence)
         self._held_at, self._held = -math.inf, frozenset[str]()
+        self._lost = frozenset[str]()  # found lost since the last look at all nodes
         self._confirmed_at = -math.inf
         self._promised: dict[str, float] = {}  # by node: when it was last heard of beside the API, and told to run on
         self._cluster = cluster
@@ -196,7 +197,14 @@ class ClusterView:
 
     def dead_nodes(self, now: float, only: str = "") -> frozenset[str]:
         silent = self._silent_nodes(now, only)
-        return silent - self.held_nodes(now) if silent else silent
+        if not silent:
+            return silent
+        lost = silent - self.held_nodes(now)
+        if not lost <= self._lost:  # silent since the last look, which then knew nothing of it
+            self._held_at = -math.inf
+            lost = silent - self.held_nodes(now)
+            self._lost |= lost
+        return lost
 
     def _silent_nodes(self, now: float, only: str = "") -> frozenset[str]:
         nodes = [only] if only else [lease.name for lease in self.leases.items()]
@@ -216,6 +224,7 @@ class ClusterView:
         at every node."""
         if not self._held_at <= now < self._held_at + HELD_LOOK_S:
             self._held_at, self._held = now, self.mass_silences.look(self._node_silences(), now)
+            self._lost = frozenset()
         return self._held
 
     def _node_silences(self) -> list[NodeSilence]:
