@@ -33,6 +33,7 @@ class Drawn(Protocol):
 
 
 S = TypeVar("S", bound=Drawn)
+W = TypeVar("W", bound=World)
 
 
 def parametrize(metafunc: pytest.Metafunc, *, share: float, chunk: int) -> None:
@@ -70,7 +71,7 @@ def report(schedule: Any, error: Exception, test: str) -> str:
 
 
 def play_out(
-    act_out: Callable[[World, S], Coroutine[Any, Any, None]],
+    act_out: Callable[[W, S], Coroutine[Any, Any, None]],
     schedule: S,
     options: dict[str, Any],
     *,
@@ -78,7 +79,7 @@ def play_out(
 ) -> str:
     """The digest of the history, when it is kept."""
 
-    async def story(world: World) -> str:
+    async def story(world: W) -> str:
         await act_out(world, schedule)
         return world.digest.hexdigest() if world.digest is not None else ""
 

@@ -1,38 +1,66 @@
-"""Random schedules in which nothing is broken but Remuda itself: stops, outages, cuts and jumps of the clock. Drawn beforehand.
+"""Random schedules in which Remuda itself stalls, is cut off or has no disk, and now and then a device fails. Drawn beforehand.
 
-    stop           everything of one process stands still: 5, 12, 30 or 120 s
-    manager-stop   the manager alone; nodes and API go on
+    stop           everything stands still at once: 5, 12, 30 or 120 s
+    manager-stop   the manager that leads, alone; with two, the other one takes over
+    api-stop       the API's process alone: what is asked of it waits
+    node-stop      one node's process alone; its ranks run on
     api-away       nobody reaches the API, 10 to 300 s; nodes and manager hear one another
     api-cut        some or all nodes do not reach the API, and hear the manager that does
+    cut-off        most nodes, or all, reach neither API nor manager
+    partition      the manager that leads and some or all nodes, against the API and the one that leads next
+    disk           full, read-only or broken: the store takes nothing, leases are renewed in memory
     clock          everybody's clock jumps, to and fro, seconds to hours
     restart        another manager takes over
+    xid            a device of the gang fails: a real fault, during or right after one of these
 
-One after another, such a schedule costs nobody anything: same pods, same places, same attempt, and the steps go on. Several at
-once may stop ranks (without API and manager a node fences itself, as it must), but replace no pod, lose no checkpoint and start
-nothing from step 0. Every invariant of `tests.builders.invariants` holds throughout, "a rank runs once" among them.
-
-An act's `count` is its seconds, its `pick` the share of the nodes.
+What they may cost is said in `tests.builders.stall_demands`. An act's `count` is its seconds, its `pick` the share of the nodes,
+or which one, its `code` the fault or what the disk says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import msgspec
 
+from remuda.api.training import Member
+from remuda.embedded.apiserver.store.storage_trouble import CODES as DISK_TROUBLES
 from remuda.embedded.node.training_model import SimulatedBehaviour
-from tests.builders.acts import Act
-from tests.builders.world import NAMESPACE, World
+from remuda.kube.runtime.leader_lease import LeaseTiming
+from tests.builders.acts import Act, pick
+from tests.builders.led_cluster import API_PROCESS, Election
+from tests.builders.schedules import UNHEALTHY
+from tests.builders.stall_demands import Before, Excuses, assert_no_harm, cut_nodes
+from tests.builders.stalled_world import StalledWorld
 
 STOPS = (5, 12, 30, 120)
-OUTAGES = (10, 10, 30, 30, 60, 300)
+OUTAGES = (10, 10, 30, 30, 60, 60, 300)
 JUMPS = (-3600, -30, -5, 5, 30, 3600, 86_400)
-KINDS = {"stop": 4, "manager-stop": 3, "api-away": 4, "api-cut": 3, "clock": 3, "restart": 1}
+KINDS = {
+    "stop": 3,
+    "manager-stop": 3,
+    "api-stop": 2,
+    "node-stop": 3,
+    "api-away": 3,
+    "api-cut": 2,
+    "cut-off": 2,
+    "partition": 4,
+    "disk": 3,
+    "clock": 2,
+    "restart": 1,
+    "xid": 4,
+}
+SECONDS = {"stop": STOPS, "manager-stop": STOPS, "api-stop": STOPS, "node-stop": STOPS, "clock": JUMPS, "restart": (0,)}
+SHARES = {"api-cut": (0.3, 1.0), "partition": (0.3, 1.0), "cut-off": (0.7, 1.0)}
+TIMINGS = (LeaseTiming(15, 10.0, 2.0), LeaseTiming(6, 4.0, 1.0))
 CALM_S = 20.0
 
 
 class StallSchedule(msgspec.Struct, frozen=True):
+    """`timing`: of the election of two managers; None: there is one."""
+
     seed: int
     nodes: int
     racks: int
@@ -41,14 +69,22 @@ class StallSchedule(msgspec.Struct, frozen=True):
     replicas: int
     spares: int
     step_s: float
+    timing: LeaseTiming | None
     is_overlapping: bool
     acts: tuple[Act, ...]
 
+    @property
+    def has_neighbour(self) -> bool:
+        """A second gang, where a device of the first fails: it has nothing to do with that."""
+        return any(act.kind == "xid" for act in self.acts)
 
-def draw(seed: int) -> StallSchedule:
+
+def draw(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> StallSchedule:
+    """`kinds`: of acts, where only those are wanted."""
     rng = random.Random(f"stalls-{seed}")
-    acts = tuple(_draw_act(rng) for _ in range(rng.randint(1, 3)))
-    replicas = rng.randint(2, 5)
+    acts = tuple(_draw_act(rng, kinds) for _ in range(rng.randint(1, 3)))
+    replicas = rng.randint(2, 4)
+    is_led = any(act.kind == "partition" for act in acts) or rng.random() < 0.25
     return StallSchedule(
         seed,
         nodes=2 * (replicas + 2),
@@ -58,89 +94,95 @@ def draw(seed: int) -> StallSchedule:
         replicas=replicas,
         spares=rng.choice((0, 1)),
         step_s=rng.choice((0.5, 1.0)),
-        is_overlapping=rng.random() < 0.35,
+        timing=rng.choice(TIMINGS) if is_led else None,
+        is_overlapping=rng.random() < 0.45,
         acts=acts,
     )
 
 
-def _draw_act(rng: random.Random) -> Act:
-    kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
-    seconds = {"stop": STOPS, "manager-stop": STOPS, "clock": JUMPS, "restart": (0,)}.get(kind, OUTAGES)
+def _draw_act(rng: random.Random, kinds: Sequence[str]) -> Act:
+    kind = rng.choices(kinds, [KINDS[kind] for kind in kinds])[0]
     wait = rng.choice((rng.uniform(0.0, 2.0), rng.uniform(2.0, 15.0)))
-    return Act(round(wait, 3), kind, rng.choice((0.3, 1.0)), rng.choice(seconds))
+    share = rng.choice(SHARES[kind]) if kind in SHARES else rng.random()
+    code = {"xid": rng.choice(UNHEALTHY), "disk": rng.choice(sorted(DISK_TROUBLES))}.get(kind, "")
+    return Act(round(wait, 3), kind, share, rng.choice(SECONDS.get(kind, OUTAGES)), code)
 
 
 def options(schedule: StallSchedule) -> dict[str, object]:
     """For `play`."""
     return {
+        "kind": StalledWorld,
         "seed": schedule.seed,
         "nodes": schedule.nodes,
         "racks": schedule.racks,
         "lease_s": schedule.lease_s,
         "lag_s": schedule.lag_s,
         "behaviour": SimulatedBehaviour(step_s=schedule.step_s, checkpoint_every=5),
+        "election": Election(schedule.timing) if schedule.timing is not None else None,
     }
 
 
-async def act_out(world: World, schedule: StallSchedule) -> None:
+async def act_out(world: StalledWorld, schedule: StallSchedule) -> None:
     await world.submit("job", replicas=schedule.replicas, spares=schedule.spares, rack=False)
+    if schedule.has_neighbour:
+        await world.submit("neighbour", replicas=2, rack=False)
+        await world.running("neighbour")
     await world.running("job")
     await world.parked("job", spares=schedule.spares)
     await world.step("job", 12)
-    before, pods, saved = world.gang(), _uids(world), _checkpoints(world)
+    if schedule.has_neighbour:
+        await world.step("neighbour", 12)
+    before, excuses = Before.of(world), Excuses(world, schedule)
     under_way: list[asyncio.Task[None]] = []
     for act in schedule.acts:
         await world.sleep(act.wait)
-        doing = asyncio.create_task(_perform(world, act))
+        excuses.note(act)
+        doing = asyncio.create_task(_perform(world, act, excuses))
         under_way.append(doing)
         if not schedule.is_overlapping:
             await doing
             await world.sleep(CALM_S)  # long enough for whoever would be called lost
     await asyncio.gather(*under_way)
-    # Ranks that were stopped meanwhile start again; a hold and a lease may have to pass first.
-    await world.until(lambda: world.is_running("job"), 120.0, "the job runs")
-    await world.sleep(CALM_S)
-    status = world.job().status
-    assert _uids(world) == pods, f"a healthy pod was replaced\n{world.describe()}"
-    assert world.gang() == before, f"a rank was moved\n{world.describe()}"
-    assert all((r.resume_step or 0) >= 10 for r in status.recoveries), f"from step 0\n{world.describe()}"
-    kept = _checkpoints(world)
-    assert all(max(steps) <= max(kept[rank]) for rank, steps in saved.items()), "a checkpoint was lost"
-    if not schedule.is_overlapping:
-        assert (status.attempt, status.recoveries) == (1, []), f"a healthy rank was stopped\n{world.describe()}"
-    steps = {uid: child.step for uid, child in world.children()}
-    await world.sleep(3.0 + 2 * schedule.step_s)
-    for uid, child in world.children():
-        assert child.step > steps[uid], f"{uid} makes no steps\n{world.describe()}"
+    await assert_no_harm(world, before, excuses)
 
 
-async def _perform(world: World, act: Act) -> None:
-    if act.kind == "stop":
-        await world.stop_everything(act.count)
-    elif act.kind == "clock":
-        world.clock_ahead_s += act.count
-    elif act.kind == "restart":
-        # One that cannot reach the API cannot know whom to vouch for: that is another story.
-        if not world.manager.away and not world.manager.stopped:
-            await world.restart_control_plane()
-    elif act.kind == "api-away":
-        await world.api_away(act.count)
-    elif act.kind == "manager-stop":
-        stopped = world.manager
-        stopped.stopped = True
-        await world.sleep(act.count)
-        stopped.stopped = False
-    else:
-        names = sorted(world.rack_of)
-        cut = names[: max(1, round(act.pick * len(names)))]
-        world.machines.api_cut.update(cut)
-        await world.sleep(act.count)
-        world.machines.api_cut.difference_update(cut)
+async def _perform(world: StalledWorld, act: Act, excuses: Excuses) -> None:
+    names = sorted(world.rack_of)
+    match act.kind:
+        case "stop":
+            await world.stop_everything(act.count)
+        case "clock":
+            world.clock_ahead_s += act.count
+        case "restart":
+            # One that cannot reach the API cannot know whom to vouch for: that is another story.
+            if world.leader and not any(k.away or k.stopped for k in world.kills) and world.far_side is None:
+                await world.restart_control_plane()
+        case "xid":
+            excuses.broke(_break_device(world, act))
+        case "manager-stop" | "api-stop" | "node-stop":
+            process = {"manager-stop": world.leader, "api-stop": API_PROCESS}.get(act.kind) or pick(names, act)
+            async with world.stopped(process):
+                await world.sleep(act.count)
+        case "api-away":
+            async with world.without_api():
+                await world.sleep(act.count)
+        case "api-cut":
+            async with world.nodes_without_api(cut_nodes(world, act)):
+                await world.sleep(act.count)
+        case "cut-off":
+            async with world.cut_off(cut_nodes(world, act)):
+                await world.sleep(act.count)
+        case "partition":
+            if world.far_side is None:
+                async with world.parted(cut_nodes(world, act)):
+                    await world.sleep(act.count)
+        case "disk":
+            async with world.disk_refuses(act.code):
+                await world.sleep(act.count)
 
 
-def _uids(world: World) -> set[str]:
-    return {pod.uid for pod in world.pods("job")}
-
-
-def _checkpoints(world: World) -> dict[int, list[int]]:
-    return {rank: sorted(world.checkpoints.usable((NAMESPACE, "job"), rank)) for rank in world.gang()}
+def _break_device(world: StalledWorld, act: Act) -> Member:
+    """A device of the gang; whose."""
+    member = pick(world.job().status.members, act)
+    world.break_device(member.node, member.devices[0], act.code)
+    return member

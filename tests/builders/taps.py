@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from remuda.api.devices import NodeDevices
-from remuda.api.errors import Unavailable
+from remuda.api.errors import ApiError, Unavailable
 from remuda.api.kubernetes.core_v1 import Binding, Lease
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
@@ -21,11 +21,13 @@ T = TypeVar("T")
 
 
 class WatchedJournal(MemoryJournal):
-    """Shows every event to `see`, in the order of the commits. `is_dead`: the power is off; what still comes in is lost."""
+    """Shows every event to `see`, in the order of the commits. `is_dead`: the power is off; what still comes in is lost.
+    `trouble`: what the disk refuses every write with."""
 
     def __init__(self, see: Callable[[StoreEvent], None], rows: LoadedState | None = None) -> None:
         super().__init__(rows)
         self.is_dead = False
+        self.trouble: ApiError | None = None
         self.captured = asyncio.Event()
         self._see = see
         self._capture_at = 0
@@ -49,6 +51,9 @@ class WatchedJournal(MemoryJournal):
         if self.is_dead:
             done(None)
             return
+        if self.trouble is not None:
+            done(self.trouble)
+            return
         super().commit(group, compact_to, done)
         for event in group:
             self._see(event)
@@ -61,7 +66,7 @@ class WatchedJournal(MemoryJournal):
 class Kill:
     """When to kill a control plane: `after` so many of its writes. `deaf`: kinds of which it hears nothing new. `cut_off`:
     nodes whose leases and reports do not get through, `api_cut` likewise, though these hear the manager. `away`: the API cannot
-    be reached at all. `stopped`: so is who calls; what it does waits until it runs again."""
+    be reached at all. `stopped`: the API's process is: what is asked of it waits until it runs again."""
 
     def __init__(self) -> None:
         self.away = False
@@ -196,8 +201,7 @@ class MortalCluster(RelayedCluster):
     async def _write(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async def delayed() -> T:
             await self._wait()
-            while self._kill.stopped:  # noqa: ASYNC110 - virtual time, and nobody to set an event
-                await asyncio.sleep(0.1)
+            await self._answering()
             self._read(what)
             return await work()
 
@@ -215,6 +219,20 @@ class MortalCluster(RelayedCluster):
     def _read(self, what: str) -> None:
         if self._kill.away:
             raise Unavailable("the API is away")
+
+    async def _answering(self) -> None:
+        while self._kill.stopped:  # noqa: ASYNC110 - virtual time, and nobody to set an event
+            await asyncio.sleep(0.1)
+
+    async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
+        await self._answering()
+        return await super().get(kind, name, namespace)
+
+    async def list(
+        self, kind: type[K], namespace: str = "", *, labels: Selector = EVERYTHING, fields: FieldSelector = NO_FIELDS
+    ) -> Listing[K]:
+        await self._answering()
+        return await super().list(kind, namespace, labels=labels, fields=fields)
 
     async def _deliver(self, kind: type[K], stream: AsyncIterator[WatchEvent[K]]) -> AsyncIterator[WatchEvent[K]]:
         async for event in _late(stream, self._lag):

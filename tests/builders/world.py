@@ -199,7 +199,7 @@ class World:
 
     def _is_manager_heard(self, node: str) -> bool:
         is_cut_off = node in self.split_off or node in self.machines.cut_off
-        return self.vouches and not is_cut_off and not self.manager.dead.is_set() and not self.manager.stopped
+        return self.vouches and not is_cut_off and not self.manager.dead.is_set()
 
     def _see(self, event: StoreEvent) -> None:
         self.invariants.see(event)
@@ -548,12 +548,20 @@ def _describe(job: TrainingJob, pods: Sequence[Pod]) -> list[str]:
 # --- running a story --------------------------------------------------------------------------------------------------
 
 
-def play(story: Callable[[World], Coroutine[Any, Any, T]], **options: Any) -> T:
+W = TypeVar("W", bound=World)
+
+
+def play(
+    story: Callable[[W], Coroutine[Any, Any, T]],
+    *,
+    kind: type[W] = World,  # type: ignore[assignment] # of a World unless it is told
+    **options: Any,
+) -> T:
     """Run `story` in a world of its own. `options` as for `World`."""
     loop = VirtualLoop()
 
     async def main() -> T:
-        world = World(loop, **options)
+        world = kind(loop, **options)
         with listening(world.note_error):
             await world.start()
             try:
@@ -570,10 +578,10 @@ def play(story: Callable[[World], Coroutine[Any, Any, T]], **options: Any) -> T:
 
 def in_world(
     **options: Any,
-) -> Callable[[Callable[Concatenate[World, P], Coroutine[Any, Any, None]]], Callable[P, None]]:
+) -> Callable[[Callable[Concatenate[W, P], Coroutine[Any, Any, None]]], Callable[P, None]]:
     """Makes `async def test(world, ...)` a plain test that runs in a world of its own."""
 
-    def decorate(test: Callable[Concatenate[World, P], Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    def decorate(test: Callable[Concatenate[W, P], Coroutine[Any, Any, None]]) -> Callable[P, None]:
         @functools.wraps(test)
         def run(*args: P.args, **kwargs: P.kwargs) -> None:
             play(lambda world: test(world, *args, **kwargs), **options)

@@ -69,6 +69,7 @@ class ClusterView:
         self._term_left = term_left
         self.mass_silences = MassSilences(mass_silence)
         self._held_at, self._held = -math.inf, frozenset[str]()
+        self._lost = frozenset[str]()  # found lost since the last look at all nodes
         self._confirmed_at = -math.inf
         self._promised: dict[str, float] = {}  # by node: when it was last heard of beside the API, and told to run on
         self._cluster = cluster
@@ -190,7 +191,14 @@ class ClusterView:
 
     def dead_nodes(self, now: float, only: str = "") -> frozenset[str]:
         silent = self._silent_nodes(now, only)
-        return silent - self.held_nodes(now) if silent else silent
+        if not silent:
+            return silent
+        lost = silent - self.held_nodes(now)
+        if not lost <= self._lost:  # silent since the last look, which then knew nothing of it
+            self._held_at = -math.inf
+            lost = silent - self.held_nodes(now)
+            self._lost |= lost
+        return lost
 
     def _silent_nodes(self, now: float, only: str = "") -> frozenset[str]:
         nodes = [only] if only else [lease.name for lease in self.leases.items()]
@@ -213,6 +221,7 @@ class ClusterView:
             given_up = {node.name for node in silences if node.is_given_up}
             by_peers = self._peer_holds.look(now, self._promised) - given_up
             self._held_at, self._held = now, self.mass_silences.look(silences, now) | by_peers
+            self._lost = frozenset()
         return self._held
 
     def peers_speak_for_s(self, node: str) -> float:
