@@ -14,7 +14,7 @@ from remuda.api.meta import Condition, JsonObject, KObject
 from remuda.api.names import RESOURCE_GPU
 from remuda.core.foreign.refused_pods import is_pod_refused_by_node
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.objects import NewestStoredObjects
+from remuda.embedded.apiserver.decisions import NewestStoredObjects
 from remuda.embedded.builtin.planners.pod_state import is_active_pod
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import NAMESPACE, World, play

@@ -7,7 +7,7 @@ from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.kubernetes.policy_v1 import ResourceQuota
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.objects import NewestStoredObjects
+from remuda.embedded.apiserver.decisions import NewestStoredObjects
 from remuda.embedded.builtin.event_expiry import EVERY_S, KEPT_S, find_expired_events
 from tests.builders.world import NAMESPACE, World, in_world
 

@@ -9,7 +9,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.objects import NewestStoredObjects
+from remuda.embedded.apiserver.decisions import NewestStoredObjects
 from remuda.embedded.builtin.pod_field_events import describe_unhonoured_fields
 from remuda.embedded.pod_fields.judge_pod import PodHost
 from tests.builders.world import NAMESPACE, World, in_world

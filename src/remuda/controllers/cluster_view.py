@@ -23,6 +23,7 @@ from remuda.core.foreign.refused_pods import is_pod_refused_by_node, owner_of_re
 from remuda.core.health.agent_liveness import (
     AgentLeaseRenewals,
     liveness_lease_name,
+    node_of_liveness_lease,
     unreported_nodes,
 )
 from remuda.core.health.fence_bounds import LONGEST_LEASE_S, hand_on_after_s, promise_s

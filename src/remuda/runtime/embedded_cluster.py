@@ -17,9 +17,9 @@ from remuda.api.meta import KObject, ObjectMeta
 from remuda.core.health.mass_silence import MassSilenceRule
 from remuda.core.health.own_stalls import OwnStalls
 from remuda.core.remedies.hook_kinds import parse_hook_kinds
+from remuda.embedded.apiserver.decisions import AdmissionPort, NewestStoredObjects
 from remuda.embedded.apiserver.lease_renewals import is_lease_renewal
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.objects import AdmissionPort, NewestStoredObjects
 from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import Journal
 from remuda.embedded.builtin import run_builtin
