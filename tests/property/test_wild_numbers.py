@@ -77,6 +77,7 @@ def wild_beats() -> st.SearchStrategy[MemberProgress]:
         checkpoint_time=WILD,
         checkpoint_seconds=WILD,
         total_steps=st.none() | COUNTS,
+        kept=st.none() | COUNTS,
     )
 
 
