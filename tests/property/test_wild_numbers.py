@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from remuda.api.codec import decode, encode
 from remuda.api.meta import to_seconds, to_time
+from remuda.api.number_bounds import MAX_COUNT
 from remuda.api.training import Cause, Goodput, Progress, Recovery, Remedy, TrainingJob, TrainingJobStatus
 from remuda.core.gang.pod_view import MemberProgress
 from remuda.core.training.goodput import book_recovery_loss, goodput_at
@@ -77,12 +78,16 @@ def wild_beats() -> st.SearchStrategy[MemberProgress]:
         checkpoint_time=WILD,
         checkpoint_seconds=WILD,
         total_steps=st.none() | COUNTS,
+        kept=st.none() | COUNTS,
     )
 
 
 @given(st.lists(wild_beats(), min_size=1, max_size=3), COUNTS, WILD)
 def test_a_pace_is_a_number(beats: list[MemberProgress], resumed: int, median: float) -> None:
     step_pace_s(beats, min(abs(resumed), 10**15), median)
+
+
+WILD_KEPT = MemberProgress(attempt=1, step=5, time=1.8e9, first_step_time=1.8e9, kept=10**400)
 
 
 def trained(total: int = 0) -> GangModel:
@@ -92,6 +97,7 @@ def trained(total: int = 0) -> GangModel:
 
 
 @given(wild_beats(), wild_beats(), st.sampled_from([0, 100, 10**15]))
+@example(WILD_KEPT, WILD_KEPT, 0)
 def test_a_gang_with_wild_reports_is_planned_and_its_status_can_be_read_again(
     one: MemberProgress, other: MemberProgress, total: int
 ) -> None:
@@ -105,6 +111,7 @@ def test_a_gang_with_wild_reports_is_planned_and_its_status_can_be_read_again(
     gang.look()
     assert gang.status.attempt == attempt, "what a rank says of its numbers costs nobody an attempt"
     assert decode(TrainingJob, encode(gang.job)) == gang.job
+    assert all(0 < found.step <= MAX_COUNT for found in gang.status.progress.kept)
 
 
 @given(COUNTS, COUNTS, WILD, st.integers(0, 10**6))

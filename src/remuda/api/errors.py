@@ -73,6 +73,11 @@ class ApiError(Exception):
         if code is not None:
             self.code = code
 
+    @property
+    def is_refusal(self) -> bool:
+        """Forbidden or invalid: the same write is refused again until somebody changes something."""
+        return self.code in (403, 422)
+
     def as_status(self) -> Status:
         return Status(message=self.message, reason=self.reason, code=self.code, details=self.details)
 

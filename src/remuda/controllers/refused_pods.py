@@ -90,7 +90,7 @@ class RefusedPods:
         except NotFound:
             return
         except ApiError as error:
-            if error.code not in (403, 422):
+            if not error.is_refusal:
                 raise
             # For good: what its owner could make need not be the manager's to make. The old one stays, for him to see.
             self._events.warning(pod, "NotMadeAgain", error.message)

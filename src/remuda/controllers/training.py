@@ -29,7 +29,6 @@ from remuda.core.state.cluster_capacity import ClusterCapacity, is_ledger_of_sam
 from remuda.core.state.leaving_nodes import NodeLeavingState, leaving_state_of_node
 from remuda.core.state.snapshot import devices_of_pod
 from remuda.core.training.backoff import (
-    REFUSED_CODES,
     PodCreateBackoff,
     is_new_job_pod_refusal,
     next_job_pod_backoff,
@@ -309,7 +308,7 @@ class TrainingController:
         try:
             await write_all_objects(lambda body: self._create(job, body), bodies)
         except ApiError as error:
-            if error.code not in REFUSED_CODES:
+            if not error.is_refusal:
                 raise
             after = self._refused[key] = next_job_pod_backoff(before, error.message, now)
             if not is_new_job_pod_refusal(before, after):

@@ -37,7 +37,7 @@ class MemberProgress(msgspec.Struct, frozen=True):
     kept: int | None = None  # newest checkpoint of this attempt that its launcher has seen on disk
 
     def __post_init__(self) -> None:
-        counts = (self.step, self.checkpoint, self.total_steps)
+        counts = (self.step, self.checkpoint, self.total_steps, self.kept)
         spans = (self.time, self.first_step_time, self.step_seconds, self.checkpoint_time, self.checkpoint_seconds)
         if all(map(is_plausible_count, counts)) and all(map(are_plausible_seconds, spans)):
             return
@@ -48,6 +48,7 @@ class MemberProgress(msgspec.Struct, frozen=True):
         for name, is_plausible in (
             ("checkpoint", is_plausible_count),
             ("total_steps", is_plausible_count),
+            ("kept", is_plausible_count),
             ("step_seconds", are_plausible_seconds),
         ):
             if not is_plausible(getattr(self, name)):

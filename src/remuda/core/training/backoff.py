@@ -17,7 +17,6 @@ from remuda.api.meta import to_seconds
 from remuda.api.training import Cause
 from remuda.core.training.planning_context import PlanningContext
 
-REFUSED_CODES = (403, 422)
 CREATE_FIRST_S, CREATE_MAX_S = 1.0, 15.0
 
 RESTART_FIRST_S = 1.0

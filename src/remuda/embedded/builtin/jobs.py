@@ -21,7 +21,6 @@ from remuda.kube.runtime.bulk_writes import write_all_objects, write_objects_fro
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
 
-_REFUSED = (403, 422)  # answers that will not change by themselves: the user is told
 Key = tuple[str, str, str]  # namespace, name, uid of the Job
 
 
@@ -74,7 +73,7 @@ class JobController:
         try:
             await write_objects_from_few(self._create, plan.create)
         except ApiError as error:
-            if error.code in _REFUSED:
+            if error.is_refusal:
                 self._events.warning(job, "FailedCreate", f"Error creating: {error.message}")
             raise
         if plan.expire:

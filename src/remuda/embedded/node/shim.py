@@ -44,15 +44,18 @@ else:
 NOT_FOUND, NOT_RUNNABLE, NOT_SET_UP = 127, 126, 128
 REKILL_S = 0.05  # between two passes over processes that fork while they are being killed
 GIVE_UP_S = 10.0  # a process in uninterruptible sleep: report the end rather than hold the status back for ever
+RETRY_S = 0.2  # between two tries to write what must be written
+_RESERVED_BYTES = 4096
+_PR_SET_CHILD_SUBREAPER = 36
+
 LOG_BYTES, LOG_FILES = 10 * 1024 * 1024, 5  # as a kubelet's containerLogMaxSize and containerLogMaxFiles
 LONGEST_LINE = 1024 * 1024  # longer ones are cut in two
 DRAIN_S = 2.0  # for the last of the output, when somebody else holds the pipe open
-RETRY_S = 0.2  # between two tries to write what must be written
-_RESERVED_BYTES = 4096
 _PIPE_BYTES = 256 * 1024
+
+# As Linux has them: whatever is imported at the start keeps every container waiting.
 _F_SETPIPE_SZ, _LOCK_EX, _LOCK_NB, _LOCK_UN = 1031, 2, 4, 8
 _ENOSPC, _EROFS, _EIO, _EDQUOT = 28, 30, 5, 122
-_PR_SET_CHILD_SUBREAPER = 36
 SIGHUP, SIGINT, SIGKILL, SIGUSR1, SIGTERM, SIGCHLD, SIGSTOP = 1, 2, 9, 10, 15, 17, 19
 
 
@@ -170,28 +173,7 @@ def probe_container(pidfile: str) -> tuple[int | None, int | None]:
     return shim, main
 
 
-# --- the process ------------------------------------------------------------------------------------------------------
-
-
-def _make_shim_subreaper() -> None:
-    try:
-        from _ctypes import call_function, dlopen, dlsym
-
-        call_function(dlsym(dlopen(None, 2), "prctl"), (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))  # type: ignore[arg-type]
-    except (ImportError, OSError):
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _write_pidfile(path: str, text: str) -> None:
-    """Where the disk refuses it, beside the work: signals must be heard and the container's end be seen."""
-    try:
-        _write_shim_file(path, text, durable=False)
-    except OSError:
-        import _thread
-
-        _thread.start_new_thread(_write_shim_file_at_last, (path, text, False))
+# --- its log ----------------------------------------------------------------------------------------------------------
 
 
 class ContainerNotStarted(Exception):
@@ -326,6 +308,30 @@ def leave_output() -> None:
     os.dup2(null, 1)
     os.dup2(null, 2)
     os.close(null)
+
+
+# --- the process ------------------------------------------------------------------------------------------------------
+
+
+def _make_shim_subreaper() -> None:
+    try:
+        from _ctypes import call_function, dlopen, dlsym
+
+        call_function(dlsym(dlopen(None, 2), "prctl"), (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))  # type: ignore[arg-type]
+    except (ImportError, OSError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _write_pidfile(path: str, text: str) -> None:
+    """Where the disk refuses it, beside the work: signals must be heard and the container's end be seen."""
+    try:
+        _write_shim_file(path, text, durable=False)
+    except OSError:
+        import _thread
+
+        _thread.start_new_thread(_write_shim_file_at_last, (path, text, False))
 
 
 def _detach_shim() -> None:

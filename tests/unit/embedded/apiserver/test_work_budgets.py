@@ -18,7 +18,6 @@ from remuda.embedded.apiserver.crd import structural_schema
 from remuda.embedded.apiserver.crd.lifecycle import accept_crd
 from remuda.embedded.apiserver.kinds_served import KindRegistry
 from remuda.embedded.apiserver.patching import bounds, check_body_bounds, json_patch, strategic_merge
-from remuda.embedded.apiserver.patching import json_patch as json_patch_name  # the function; its module is below
 from remuda.embedded.apiserver.patching.field_owners import MAX_OWNERS
 from remuda.embedded.apiserver.preparation import MAX_OBJECT_BYTES, WritePreparation
 from remuda.embedded.apiserver.wire.url_paths import parse_read_query
@@ -47,7 +46,7 @@ class Visits:
             self.bodies += 1
             real(value)
 
-        monkeypatch.setattr(sys.modules[json_patch_name.__module__], "check_body_bounds", counted)
+        monkeypatch.setattr(sys.modules[json_patch.__module__], "check_body_bounds", counted)
 
 
 def test_moves_do_not_look_at_what_they_move(monkeypatch: pytest.MonkeyPatch) -> None:
