@@ -68,6 +68,7 @@ class Invariants:
         self.bad_since: dict[Place, float] = {}
         self.worn_since: dict[Place, float] = {}  # Degraded
         self.held: dict[str, dict[str, set[Place]]] = {}  # node -> pod uid -> what the node says it has
+        self._held_since: dict[tuple[Place, str], float] = {}  # when its node first said so
         self.opened: dict[tuple[str, int], dict[str, int]] = {}  # (job uid, attempt) -> uid -> rank
         self.resumed: dict[tuple[str, int], int] = {}  # (job uid, attempt) -> step
         self.charges = ChargeBook()
@@ -122,9 +123,15 @@ class Invariants:
     def _holds_alone(self, pod: Pod) -> None:
         mine = self._has(pod)
         for other in self.pods.values():
-            both = mine & self._has(other)
+            both = mine & self._has(other) - self._swapped(pod, other) - self._swapped(other, pod)
             if other.uid != pod.uid and not other.is_terminal and both:
                 self._broken("no device is held twice", f"{pod.name} and {other.name} hold {both}")
+
+    def _swapped(self, pod: Pod, other: Pod) -> set[Place]:
+        """What its node gave the pod in place of a device that broke, while the other, for which it was chosen, has yet to be
+        given any: it will be given another. Whether that was chosen too late is asked when it is bound."""
+        told = self.held.get(pod.spec.node_name, {})
+        return set() if other.uid in told else told.get(pod.uid, set()) - set(_places(pod))
 
     def _has(self, pod: Pod) -> set[Place]:
         """What its node says it has; until then what the scheduler chose for it. The node may have had to give it others."""
@@ -143,9 +150,21 @@ class Invariants:
             if not is_tolerant and self.worn_since.get(place, self._now()) < self._now() - self._staleness_s:
                 self._broken("a degraded device is for those who tolerate it", f"{pod.name} was bound to {place}")
             holder = self.reality.holders().get(place, pod.uid)
-            if holder != pod.uid and not self._was_dead(pod.spec.node_name):
+            if (
+                holder != pod.uid
+                and not self._was_dead(pod.spec.node_name)
+                and not self._is_given_unseen(place, holder)
+            ):
                 self._broken("a device is free before it is handed on", f"{place} to {pod.name}, held by {holder}")
         self._same_rack(pod)
+
+    def _is_given_unseen(self, place: Place, holder: str) -> bool:
+        """Its node gave the holder this device in place of one that broke, and whoever chose it for another could not know. The
+        node gives the other one a free device then, or none."""
+        pod = self.pods.get(holder)
+        if pod is None or place in _places(pod):
+            return False
+        return self._held_since.get((place, holder), self._now()) >= self._now() - self._staleness_s
 
     def _same_rack(self, pod: Pod) -> None:
         if not pod.annotations.get(ANNOTATION_TOPOLOGY_REQUIRED):
@@ -225,6 +244,11 @@ class Invariants:
         for holding in node.observed.holdings:
             held.setdefault(holding.uid, set()).update((node.name, device) for device in holding.devices)
         self.held[node.name] = held
+        there = {(place, uid) for uid, places in held.items() for place in places}
+        for known in [k for k in self._held_since if k[0][0] == node.name and k not in there]:
+            del self._held_since[known]
+        for new in there:
+            self._held_since.setdefault(new, self._now())
         owner: dict[Place, str] = {}
         for uid, places in held.items():
             for place in places:

@@ -18,6 +18,7 @@ Some are felt twice, and only those may be charged twice to one job:
 
 - a node that is cut off or lost fences its launchers at once, and is called dead when its lease has run out
 - whatever the power cut off before it was on the disk (`Injected.is_certain`) may be done again after it
+- what is slow stays so: a rank that stands still on it does so again in the next attempt, as long as it lasts
 
 A maintenance that comes at another time than its notice says is an infra fault like any other (`_is_doubled`).
 
@@ -101,7 +102,8 @@ def _injected(world: World) -> list[Stop]:
             stops.append(msgspec.structs.replace(stop, causes=frozenset({Cause.DEVICE}), node=node))
         elif kind in _SLOW:
             causes, until = frozenset({Cause.DEVICE, Cause.HANG}), until + SLOW_S
-            stops.append(msgspec.structs.replace(stop, causes=causes, node=node, until=until))
+            times = stop.times + int(fault.seconds // HANG_S)
+            stops.append(msgspec.structs.replace(stop, causes=causes, node=node, until=until, times=times))
         elif kind in _OF_NODES:
             times = stop.times * (2 if kind in _TWICE else 1)
             stops.append(msgspec.structs.replace(stop, causes=frozenset({Cause.INFRA}), node=node, times=times))

@@ -55,3 +55,18 @@ async def test_a_gang_is_not_asked_to_move_for_a_drain_that_is_not_written_down_
     await fail(world, "xid-79", seat.node, free_on(world, seat.node, seat.devices))
     await until_done(world, "probe-reboot-1", 600.0)
     await world.running("job", attempt=2, within=120.0)
+
+
+@in_world(nodes=2, racks=1)
+async def test_a_launcher_that_dies_while_its_gang_waits_for_room_comes_back_in_its_pod(world: World) -> None:
+    """It had reached the barrier long ago, and the time to do so was over: it was called late at once, and its pod replaced."""
+    await world.submit(replicas=2, start_deadline_seconds=20.0)
+    await world.running()
+    await world.lose_node(world.member("job", 1).node)
+    await world.until(lambda: len(world.job().status.members) == 1, 30.0, "the gang waits")
+    await world.sleep(60.0)
+    before, used = world.gang(), world.job().status.used
+    await world.kill_launcher("job", 0)
+    await world.sleep(30.0)
+    assert world.gang() == before, world.describe()
+    assert world.job().status.used == used

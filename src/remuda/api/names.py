@@ -18,6 +18,7 @@ ANNOTATION_DOMAIN = "remuda.dev/domain"  # that label's value when the gang alre
 ANNOTATION_SPARE = "remuda.dev/spare"  # "true": parked, placed after the members and never instead of them
 ANNOTATION_TOLERATE_DEGRADED = "remuda.dev/tolerate-degraded"  # "true": Degraded devices will do, after Healthy ones
 ANNOTATION_SEGMENT = "remuda.dev/segment"  # of a gang in segments: the number of the one a pod was made for
+ANNOTATION_SEGMENT_SIZE = "remuda.dev/segment-size"  # pods of that segment, which are placed together
 ANNOTATION_OPTIONAL = "remuda.dev/optional"  # "true": its gang may be placed without it when there is no room for all
 ANNOTATION_PREFER_NODE = "remuda.dev/prefer-node"  # where the pod it replaces sat, when that place is well
 ANNOTATION_LOST_NODE = "remuda.dev/lost-node"  # where the pod it replaces was lost: the rest is kept for it a while

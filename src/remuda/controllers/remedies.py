@@ -227,7 +227,7 @@ class RemedyController:
         # off a node finds why, and a look that was too old has asked for nothing.
         held = [await self._take(n, case.incident.name) for n in planned.nodes if n.name in step.hold]
         await self._write_status(case.incident, step.status)
-        for node in held:
+        for node in filter(None, held):
             await self._mark(node, case.incident.name, step)
         for ledger in planned.ledgers:
             await self._write_orders(ledger, case, step)
@@ -243,8 +243,8 @@ class RemedyController:
             self._hooks.forget(case.incident.name)
         return again
 
-    async def _take(self, node: Node, incident: str) -> Node:
-        """The node as it is once it is ours."""
+    async def _take(self, node: Node, incident: str) -> Node | None:
+        """The node as it is once it is ours; None: it is gone."""
         return await self._patch_node(node, incident, remedy_hold_patch(node, incident))
 
     async def _mark(self, node: Node, incident: str, step: LadderStep) -> None:
@@ -253,7 +253,7 @@ class RemedyController:
         patch = remedy_node_patch(node, incident, hold=node.name in step.hold, cordon=is_empty, request=request)
         await self._patch_node(node, incident, patch)
 
-    async def _patch_node(self, node: Node, incident: str, patch: JsonObject) -> Node:
+    async def _patch_node(self, node: Node, incident: str, patch: JsonObject) -> Node | None:
         if not patch:
             return node
         try:
@@ -261,7 +261,7 @@ class RemedyController:
             return await self._cluster.patch(Node, node.name, patch, when=when)
         except NotFound:
             log.info("remedy.node_gone", node=node.name, incident=incident)
-            return node
+            return None
 
     async def _write_status(self, incident: Incident, status: IncidentStatus) -> None:
         patch = _remedy_status_patch(incident.status, status)

@@ -127,7 +127,11 @@ class RemedyTable:
     # --- what is under remedy -----------------------------------------------------------------------------------------
 
     def intend(self, incident: Incident) -> None:
-        """As it will be when our writes are through. When they are not, the next look at it says what it is then."""
+        """As it will be when our writes are through. When they are not, the next look at it says what it is then. What it gives
+        back counts when that is written: until then the place is taken, and another that began now would be one too many."""
+        known = self.newest(incident.name)
+        if known is not None and is_under_remedy(known) and not is_under_remedy(incident):
+            return
         if first_rung_began_at(incident) is not None:
             self._count_incident(incident)
         else:

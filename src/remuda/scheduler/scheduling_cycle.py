@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 import structlog
+from msgspec.structs import replace
 
 from remuda.api.codec import to_wire
 from remuda.api.conditions import with_condition
@@ -158,7 +159,12 @@ class Scheduler:
                 yield pod
 
     def _siblings(self, pod: Pod) -> list[Pod]:
-        return self._pods.by_index("gang", f"{pod.namespace}/{pod.labels.get(LABEL_GANG, '')}")
+        """Those that were just bound count as bound, seen back or not: the gang sits where they sit."""
+        found = self._pods.by_index("gang", f"{pod.namespace}/{pod.labels.get(LABEL_GANG, '')}")
+        return [self._as_assumed(p) if p.uid in self._assumed else p for p in found]
+
+    def _as_assumed(self, pod: Pod) -> Pod:
+        return replace(pod, spec=replace(pod.spec, node_name=self._assumed[pod.uid][0]))
 
     def _domain(self, node: str, topology: str) -> str | None:
         found = self._nodes.get(node)

@@ -77,6 +77,7 @@ PROBING: dict[Any, Any] = {
     (Node, "n1"): held_by(NAME),
 }
 OTHER = incident(node="n2", opened=EPOCH)
+ASKED_ONLY = remedy_policy(limits=Limits(pool="1"), ladders=[ladder("*", Action.PROBE)])
 BOOT = remedy_policy(
     soak=Soak(seconds=60.0),
     drain=Drain(patience_seconds=0.0, checkpoint_seconds=0.0, deadline_seconds=60.0),
@@ -207,11 +208,46 @@ SCENARIOS = [
         ),
     ),
     Scenario(
+        name="what is about to end counts against the limit until that is written",
+        given=[machine(), ledger(), ASKED_ONLY, FAULT, machine("n2"), ledger("n2"), OTHER],
+        happens=[
+            before_next(STATUS, patch(Incident, OTHER.name, {"status": {"ticket": "T-1"}}), wait(0.5)),
+            answer("probe-1", "Failed"),
+        ],
+        want=Want(
+            [
+                *BEGIN,
+                f"patch Incident/{OTHER.name}/status",
+                STATUS,
+                ORDER,
+                "patch Node/n2",
+                f"patch Incident/{OTHER.name}/status",
+                "patch NodeDevices/n2",
+                MARK,
+            ],
+            [
+                TOLD + "Running",
+                f"Normal Incident/{OTHER.name} RemedyHeldBack",
+                f"Warning Incident/{NAME} RemedyFailed",
+                f"Normal Incident/{OTHER.name} RemedyRunning",
+            ],
+        ),
+    ),
+    Scenario(
         name="a reboot empties the node first",
         given=[machine(), ledger(), BOOT, FAULT, a_pod("p"), a_pod("away", "n2")],
         happens=[delete(Pod, "team/p")],
         want=Want(
-            [MARK, STATUS, ORDER, "evict Pod/team/p", MARK, STATUS, ORDER],
+            [
+                MARK,
+                STATUS,
+                MARK,
+                ORDER,
+                "evict Pod/team/p",
+                STATUS,
+                MARK,
+                ORDER,
+            ],  # taken, recorded, then cordoned and emptied
             [TOLD + "Running", TOLD + "Succeeded", TOLD + "Running"],
             {
                 (Node, "n1"): {

@@ -9,11 +9,11 @@ from remuda.api.devices import DeviceState
 from remuda.api.errors import Conflict
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, LeaseSpec, Node, Pod, PodSchedulingGate
 from remuda.api.meta import JsonObject, KObject, ObjectMeta
-from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_GANG_SIZE, RESOURCE_GPU
+from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_GANG_SIZE, ANNOTATION_TOPOLOGY_REQUIRED, RESOURCE_GPU
 from remuda.scheduler.scheduling_cycle import Scheduler
 from tests.builders.api_trouble import before_next, late, lose_answer, refuse_next
 from tests.builders.controller_tables import ControllerStage, Scenario, Want
-from tests.builders.gangs import NodeBuilder, a_held_pod, a_node
+from tests.builders.gangs import RACK, NodeBuilder, a_held_pod, a_node
 from tests.builders.happenings import after, delete, do, patch, put, restart, wait
 from tests.builders.pods import a_pod
 
@@ -46,10 +46,17 @@ def both(*nodes: NodeBuilder) -> list[KObject]:
 
 
 def waits(
-    name: str = "p", gpus: int = 1, scheduler: str = "remuda", gang: str = "", size: str = "", age: float = 0.0
+    name: str = "p",
+    gpus: int = 1,
+    scheduler: str = "remuda",
+    gang: str = "",
+    size: str = "",
+    age: float = 0.0,
+    rack: bool = False,
 ) -> Pod:
     """A pod that nobody has placed."""
     marks = {ANNOTATION_GANG_SIZE: size} if size else {}
+    marks |= {ANNOTATION_TOPOLOGY_REQUIRED: RACK} if rack else {}
     meta: JsonObject = {"creationTimestamp": after(-age).isoformat()}
     pod = a_pod(name, uid=f"uid-{name}", node="", gang=gang, limits={RESOURCE_GPU: gpus}, annotations=marks, meta=meta)
     return replace(pod, spec=replace(pod.spec, scheduler_name=scheduler))
@@ -176,6 +183,20 @@ SCENARIOS = [
         want=Want(
             ["bind Pod/default/g0 to n1", "bind Pod/default/g1 to n1"],
             ["Normal Pod/default/g0 Scheduled", "Normal Pod/default/g1 Scheduled"],
+        ),
+    ),
+    Scenario(
+        name="a pod stays with those of its gang that were bound a moment ago and are not seen back",
+        given=[*both(N1.rack("a"), N2.rack("b")), *(waits(f"g{n}", gang="g", size="1", rack=True) for n in range(2))],
+        first=[
+            late(Pod, 3.0),
+            before_next("bind Pod/default/g1", patch(Node, "n1", {"spec": {"unschedulable": True}})),
+            refuse_next("bind Pod/default/g1", Conflict("try again")),
+        ],
+        want=Want(
+            ["bind Pod/default/g0 to n1", "bind Pod/default/g1 to n1 !Conflict", "patch Pod/default/g1/status"],
+            ["Normal Pod/default/g0 Scheduled", "Warning Pod/default/g1 FailedScheduling"],
+            {(Pod, "default/g1"): UNPLACED},
         ),
     ),
     Scenario(

@@ -18,6 +18,7 @@ from remuda.api.names import (
     ANNOTATION_HAS_RUN,
     ANNOTATION_PREFER_NODE,
     ANNOTATION_SEGMENT,
+    ANNOTATION_SEGMENT_SIZE,
     ANNOTATION_SPARE,
     ANNOTATION_TOPOLOGY_REQUIRED,
     LABEL_GANG,
@@ -65,9 +66,9 @@ def _namespaces_in_turn(gangs: Iterable[tuple[str, list[Pod]]]) -> list[tuple[st
     return [gang for _, gang in sorted(numbered, key=lambda item: item[0])]
 
 
-def _waiting_gang_size(pod: Pod) -> int:
+def _waiting_gang_size(pod: Pod, annotation: str = ANNOTATION_GANG_SIZE) -> int:
     """Anybody may write the annotation: what is no number counts as not given."""
-    text = pod.annotations.get(ANNOTATION_GANG_SIZE, "")
+    text = pod.annotations.get(annotation, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
 
 
@@ -113,19 +114,23 @@ def _segmented_gang_ask(
     key: str, waiting: list[Pod], members: list[Pod], placed: list[Pod], domain_of: Callable[[str, str], str | None]
 ) -> GangAsk:
     """A gang whose segments may sit in different domains. A segment that has pods somewhere, or was made for a domain, stays
-    there. Spares go to wherever a segment is."""
+    there; one that sits nowhere is placed when all its pods are there, or each of them could find another domain. Spares go to
+    wherever a segment is."""
     first = waiting[0]
     topology = first.annotations.get(ANNOTATION_TOPOLOGY_REQUIRED, "")
     where: dict[str, str | None] = {}
     for pod in placed:
         if (number := pod.annotations.get(ANNOTATION_SEGMENT)) is not None:
             where.setdefault(number, domain_of(pod.spec.node_name, topology))
+    missing = 0
     numbers = sorted({p.annotations.get(ANNOTATION_SEGMENT, "0") for p in members}, key=lambda n: (len(n), n))
     segments = []
     for number in numbers:
         pods = [p for p in members if p.annotations.get(ANNOTATION_SEGMENT, "0") == number]
         made_for = next((d for p in pods if (d := p.annotations.get(ANNOTATION_DOMAIN))), None)
         segments.append(SegmentAsk(tuple(pod_ask_of(p) for p in pods), made_for or where.get(number)))
+        if not segments[-1].pinned:
+            missing += max(0, _waiting_gang_size(pods[0], ANNOTATION_SEGMENT_SIZE) - len(pods))
     size = _waiting_gang_size(first)
     is_new = not placed and not any(s.pinned for s in segments)
     return GangAsk(
@@ -135,7 +140,7 @@ def _segmented_gang_ask(
         topology=topology,
         pinned=next((d for d in where.values() if d), None),
         has_run=first.annotations.get(ANNOTATION_HAS_RUN) == "true",
-        waiting_for=max(0, size - len(members)) if is_new and members else 0,
+        waiting_for=max(0, size - len(members)) if is_new and members else missing,
         segments=tuple(segments),
     )
 

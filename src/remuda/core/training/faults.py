@@ -174,17 +174,26 @@ def _waiting_member_fault(
         return fault(
             Cause.INFRA, "LauncherFenced", f"{view.pod.name}'s launcher was stopped by its node's agent.", lost=False
         )
-    if not view.is_ready_for(status.attempt) and now > member_start_deadline(job, member, now, stalls):
+    if not view.is_ready_for(status.attempt) and now > member_start_deadline(job, member, view, now, stalls):
         text = f"{view.pod.name} did not reach the barrier within {limits.start_deadline_seconds:g} s."
         return fault(Cause.INFRA, NOT_STARTED, text, lost=True)
     return None
 
 
-def member_start_deadline(job: TrainingJob, member: Member, now: float, stalls: StallHistory = NO_STALLS) -> float:
-    """By when the member must be ready for the attempt."""
+def member_start_deadline(
+    job: TrainingJob, member: Member, view: PodView, now: float, stalls: StallHistory = NO_STALLS
+) -> float:
+    """By when the member must be ready for the attempt. One that was, and whose launcher ended while it waited for others, has
+    that time again, and so has the launcher that comes back in its pod. One that ends before it was ready has not."""
+    allowed_s = job.spec.failure.start_deadline_seconds
     raised = to_seconds_or(job.status.attempt_raised_at, now)
     since = max(raised, to_seconds_or(member.since, raised))
-    return stalls.countdown_ends_at(since, job.spec.failure.start_deadline_seconds)
+    report = view.report
+    was_ready = report is not None and report.state == "gone" and report.attempt == job.status.attempt
+    if report is not None and (was_ready or report.state == "parked"):
+        at = to_seconds_or(report.time, since)
+        since = max(since, at) if at <= now + allowed_s else since  # the node's clock may say anything
+    return stalls.countdown_ends_at(since, allowed_s)
 
 
 def command_never_ran(job: TrainingJob, views: Mapping[str, PodView]) -> tuple[str, str] | None:

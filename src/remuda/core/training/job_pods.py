@@ -23,6 +23,7 @@ from remuda.api.names import (
     ANNOTATION_OPTIONAL,
     ANNOTATION_PREFER_NODE,
     ANNOTATION_SEGMENT,
+    ANNOTATION_SEGMENT_SIZE,
     ANNOTATION_SPARE,
     ANNOTATION_TEMPLATE,
     ANNOTATION_TOPOLOGY_REQUIRED,
@@ -74,6 +75,7 @@ def build_job_pod(
         annotations[ANNOTATION_SPARE] = "true"
     if segment >= 0:
         annotations[ANNOTATION_SEGMENT] = str(segment)
+        annotations[ANNOTATION_SEGMENT_SIZE] = str(_segment_size(job, segment))
     if optional:
         annotations[ANNOTATION_OPTIONAL] = "true"
     if prefer:
@@ -99,6 +101,12 @@ def build_job_pod(
         },
         "spec": _job_pod_spec(job, role),
     }
+
+
+def _segment_size(job: TrainingJob, number: int) -> int:
+    """Ranks of that segment; the last one may be smaller."""
+    block = job.spec.topology.segment_size
+    return min(block, sum(role.replicas for role in job.spec.roles) - number * block)
 
 
 def _job_pod_spec(job: TrainingJob, role: Role) -> JsonObject:

@@ -77,4 +77,4 @@ def _job_deadlines(ctx: PlanningContext) -> Iterator[float]:
         yield ctx.stalls.countdown_ends_at(raised, limits.stop_deadline_seconds)
         for member in status.members:
             if (found := ctx.views.get(member.uid)) and not found.is_ready_for(status.attempt):
-                yield member_start_deadline(ctx.job, member, ctx.now, ctx.stalls)
+                yield member_start_deadline(ctx.job, member, found, ctx.now, ctx.stalls)

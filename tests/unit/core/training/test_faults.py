@@ -34,7 +34,7 @@ def job(barrier: str = "Open", raised: float = NOW - 1.0, since: float = NOW - 1
 
 
 def a_view(state: str = "running", attempt: int = ATTEMPT, **fields: Any) -> PodView:
-    return PodView(POD, a_report(POD, state, attempt, time=to_time(NOW - 0.5), **fields))
+    return PodView(POD, a_report(POD, state, attempt, **{"time": to_time(NOW - 0.5), **fields}))
 
 
 def deleting(reason: str = "") -> PodView:
@@ -106,6 +106,11 @@ def test_while_the_barrier_is_open(view: PodView | None, expected: tuple[Cause, 
         (a_view("gone", 1), NOW - 61, NOW - 61, (Cause.INFRA, "MemberNotStarted", True)),
         (PodView(POD), NOW - 61, NOW - 61, (Cause.INFRA, "MemberNotStarted", True)),
         (a_view("ready"), NOW - 9999, NOW - 9999, None),
+        # It was ready, and waited for the others for hours: its launcher may come back.
+        (a_view("gone"), NOW - 9999, NOW - 9999, None),
+        (a_view("parked", 0), NOW - 9999, NOW - 9999, None),
+        (a_view("gone", time=to_time(NOW - 61)), NOW - 9999, NOW - 9999, (Cause.INFRA, "MemberNotStarted", True)),
+        (a_view("gone", time=to_time(NOW + 9999)), NOW - 9999, NOW - 9999, (Cause.INFRA, "MemberNotStarted", True)),
         # The gang waited for room for hours; the pod that came at last has its whole time to start.
         (PodView(POD), NOW - 9999, NOW - 1, None),
         # Fenced in this very attempt: it obeys the next one only, so waiting would not help.

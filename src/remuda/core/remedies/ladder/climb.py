@@ -207,7 +207,8 @@ def _climbed_status(state: LadderState, move: LadderMove, when: str, rungs: str,
 
 
 def _status_without_ladder(case: LadderCase, now: float) -> IncidentStatus:
-    """Of a node or a domain: why nothing is done to it. (A device without one is fine, or goes on serving.)"""
+    """Of a node or a domain: why nothing is done to it. (A device without one is fine, or goes on serving.) What waited on a
+    ladder that it had for something else waits no more."""
     status, kind = case.incident.status, case.subject.kind
     if kind is SubjectKind.DEVICE or not status.verdict.reason or ladder_has_ended(case.incident):
         return status
@@ -215,7 +216,10 @@ def _status_without_ladder(case: LadderCase, now: float) -> IncidentStatus:
     if kind is SubjectKind.DOMAIN:
         words += " Its parts have ladders of their own."
     conditions = with_condition(status.conditions, LADDER, None, NO_LADDER, words, to_time(now))
-    return msgspec.structs.replace(status, conditions=conditions) if conditions is not status.conditions else status
+    remedies = [r for r in status.remedies if not (is_rung_open(r) and r.started_at is None)]
+    if conditions is status.conditions and len(remedies) == len(status.remedies):
+        return status
+    return msgspec.structs.replace(status, conditions=conditions, remedies=remedies)
 
 
 def may_take_over_quarantine(order: QuarantineOrder) -> bool:

@@ -204,3 +204,16 @@ def test_what_had_no_ladder_gets_one_when_it_turns_out_to_be_something_else() ->
     bench.run(until=20)
     assert bench.outcomes()["ticket-1"] == "HeldBack"  # there is no hook for more
     assert "PluginLost" not in message(bench)
+
+
+def test_what_waited_on_a_ladder_is_forgotten_when_none_leads_to_it_any_more() -> None:
+    """A node that was lost for a moment, and is back with what it had before."""
+    bench = Bench(lost())
+    bench.run(until=10)
+    assert bench.reason("ticket-1") == "TooEarly"
+    verdict = msgspec.structs.replace(bench.incident.status.verdict, reason="PluginLost")
+    status = msgspec.structs.replace(bench.incident.status, verdict=verdict)
+    bench.incident = msgspec.structs.replace(bench.incident, status=status)
+    bench.run(until=20)
+    assert "ticket-1" not in bench.outcomes()
+    assert "has no ladder for PluginLost" in message(bench)
