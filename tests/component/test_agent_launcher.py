@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,10 +17,15 @@ import pytest
 import pytest_asyncio
 
 from remuda.agent.agent import Agent
+from remuda.agent.agent_fence import AgentFence
+from remuda.agent.agent_lease import AgentLease
+from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Namespace
 from remuda.api.training import FailureRule, RuleAction
 from remuda.link.allocation_port import Allocation
+from tests.builders.nodes import Outage
 from tests.builders.waiting import PATIENCE_S, until
 from tests.component.agent_rig import Rig, a_rig
+from tests.unit.agent.scene import NODE
 
 # Saves every step and never ends by itself.
 TRAIN = """
@@ -222,6 +229,53 @@ async def test_an_agent_that_is_gone_may_be_back_before_its_word_is_over(rig: Ri
             await rig.all_are(["a"], "parked", 1)
             assert rig.reports()["a"].message.startswith("Fenced:")
     await agent.stop()
+
+
+@pytest.mark.parametrize("is_cut_off", [True, False])
+async def test_an_agent_beside_a_kubelet_that_is_gone_costs_its_ranks_nothing_unless_it_had_lost_the_api(
+    rig: Rig, is_cut_off: bool
+) -> None:
+    fence_s, told = 3.0, list[float]()
+    agent, api = await rig.agent(), Outage(rig.cluster)
+    await rig.cluster.create(Namespace, {"metadata": {"name": NODE_LEASE_NAMESPACE}})
+
+    def tell(seconds: float) -> None:
+        told.append(seconds)
+        agent.vouch(seconds)
+
+    fence = AgentFence(agent.fence, agent.unfence, fence_s, time.monotonic, tell=tell)
+    lease = AgentLease(
+        api,
+        NODE,
+        time.time,
+        lease_s=fence_s * 1.5,
+        elapsed=time.monotonic,
+        renewed=fence.renewed,
+        not_renewed=fence.not_renewed,
+    )
+    async with a_container(await start(rig, agent), sys.executable, "-c", STUBBORN):
+        await rig.all_are(["a"], "ready", 1)
+        await rig.steer(1, "Open", "a")
+        await rig.until(lambda: at_step(rig, 1, 1), "the child to be there")
+        pid = rig.board.of_gang("default", "job")["a"].last.step
+        keeping = asyncio.create_task(lease.run())
+        await until("a renewal", lambda: is_told(told, math.inf))
+        api.is_down = is_cut_off
+        if is_cut_off:
+            await until("a renewal that fails", lambda: is_told(told, fence_s))
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await agent.stop()
+        if is_cut_off:
+            await until("the launcher to stop its child", lambda: is_gone(pid))
+        else:
+            await asyncio.sleep(fence_s * 1.5)  # its absence is the fault, so it is a real pause
+            assert is_alive(pid)
+            assert set(told) == {math.inf}
+
+
+async def is_told(told: list[float], most: float) -> bool:
+    return bool(told) and told[-1] <= most
 
 
 async def is_gone(pid: int) -> bool:

@@ -65,7 +65,8 @@ def _simulated_behaviour(config: ClusterConfig, pod: Pod) -> SimulatedBehaviour:
 class ClusterMachines:
     """`root`: the state directory; unused by simulated nodes. `behaviour`: how simulated pods behave. `share` (k, n): of n
     processes with machines of one cluster this is the k-th, from 0; it has every n-th node. `board_of`: a board per node.
-    `vouch`: asks the manager, which is then another process, for how long a node's ranks stay its own."""
+    `vouch`: asks the manager beside the API for how long a node's ranks stay its own. `is_manager_apart`: it is another process
+    of this machine, and goes on when this one stands still."""
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class ClusterMachines:
         share: tuple[int, int] = (0, 1),
         board_of: Callable[[str], ProgressBoard] | None = None,
         vouch: Callable[[str], Awaitable[float]] | None = None,
+        is_manager_apart: bool = False,
     ) -> None:
         self._vouch = vouch
         self._config = config
@@ -146,7 +148,7 @@ class ClusterMachines:
                     info=info,
                     addresses=tuple(node_addresses(name)),
                     host=HOST,
-                    is_manager_apart=vouch is not None,
+                    is_manager_apart=is_manager_apart,
                 ),
                 cluster=api,
                 agent=agent,
