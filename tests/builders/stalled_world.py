@@ -1,7 +1,8 @@
 """`StalledWorld`: a world in which Remuda's own parts stand still, are cut off from one another, or have no disk.
 
     async with world.stopped("node-01"): ...     one process alone: api, manager-1, manager-2, or a node
-    async with world.api_away_for(nodes=...): ...
+    async with world.parted(["node-01"]): ...    the manager that leads and these nodes, against API and the next one
+    async with world.disk_refuses("StorageFull"): ...
 
 What a node that is stopped runs cannot be stopped by it. Until launchers notice that by themselves, its ranks are left out of
 what is held to be running while it is stopped, and for `WAKE_S` after: `RANKS_OUTLIVE_AGENTS` False takes that back.
