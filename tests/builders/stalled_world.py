@@ -212,6 +212,6 @@ class StalledWorld(World):
             self.journal.trouble = None
 
     def break_device(self, node: str, device: str, code: str) -> None:
-        """The hardware itself: nobody has to reach anything for it."""
-        self.cluster.machines.backends[node].inject(device, code)
+        """The hardware itself: nobody has to reach anything for it. An agent that is stopped hears of it when it runs again."""
+        self.processes.telling(node, self.cluster.machines.backends[node].inject)(device, code)
         self.injected.append(Injected(DrillKind.DEVICE_FAIL, self.now, f"{node} {device}", ()))
