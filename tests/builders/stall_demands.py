@@ -72,8 +72,13 @@ class Excuses:
         is_long = schedule.is_overlapping or act.count >= 0.7 * schedule.lease_s
         if act.kind == "node-stop" and is_long:
             self.gone.add(pick(sorted(world.rack_of), act))
-        elif act.kind == "partition" and act.pick < 0.5:
+        elif act.pick < 0.5 and (act.kind == "partition" or (act.kind == "api-cut" and self._may_lack_leader)):
             self.gone.update(cut_nodes(world, act))
+
+    @property
+    def _may_lack_leader(self) -> bool:
+        """Nodes fence themselves for want of one; a fenced node asks nobody, so who leads next knows it by its lease alone."""
+        return self._schedule.timing is not None and self._schedule.is_overlapping
 
     def _may_stop(self, act: Act) -> bool:
         timing = self._schedule.timing

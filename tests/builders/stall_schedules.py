@@ -36,7 +36,7 @@ from tests.builders.stall_demands import Before, Excuses, assert_no_harm, cut_no
 from tests.builders.stalled_world import StalledWorld
 
 STOPS = (5, 12, 30, 120)
-OUTAGES = (10, 10, 30, 30, 60, 60, 300)
+OUTAGES = (10, 10, 10, 30, 30, 30, 60, 60, 300)
 JUMPS = (-3600, -30, -5, 5, 30, 3600, 86_400)
 KINDS = {
     "stop": 3,
@@ -79,15 +79,15 @@ class StallSchedule(msgspec.Struct, frozen=True):
         return any(act.kind == "xid" for act in self.acts)
 
 
-def draw(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> StallSchedule:
-    """`kinds`: of acts, where only those are wanted."""
+def draw(seed: int, kinds: Sequence[str] = tuple(KINDS), most: int = 3) -> StallSchedule:
+    """`kinds`: of acts, where only those are wanted, and so many at most."""
     rng = random.Random(f"stalls-{seed}")
-    acts = tuple(_draw_act(rng, kinds) for _ in range(rng.randint(1, 3)))
+    acts = tuple(_draw_act(rng, kinds) for _ in range(rng.randint(1, most)))
     replicas = rng.randint(2, 4)
     is_led = any(act.kind == "partition" for act in acts) or rng.random() < 0.25
     return StallSchedule(
         seed,
-        nodes=2 * (replicas + 2),
+        nodes=2 * replicas + (5 if any(act.kind == "xid" for act in acts) else 3),
         racks=rng.choice((1, 2)),
         lease_s=rng.choice((5.0, 8.0, 10.0)),
         lag_s=rng.choice((0.0, 0.0, 0.02, 0.1)),

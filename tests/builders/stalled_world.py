@@ -1,7 +1,8 @@
 """`StalledWorld`: a world in which Remuda's own parts stand still, are cut off from one another, or have no disk.
 
     async with world.stopped("node-01"): ...     one process alone: api, manager-1, manager-2, or a node
-    async with world.api_away_for(nodes=...): ...
+    async with world.parted(["node-01"]): ...    the manager that leads and these nodes, against API and the next one
+    async with world.disk_refuses("StorageFull"): ...
 
 What a node that is stopped runs cannot be stopped by it. Until launchers notice that by themselves, its ranks are left out of
 what is held to be running while it is stopped, and for `WAKE_S` after: `RANKS_OUTLIVE_AGENTS` False takes that back.
@@ -211,6 +212,6 @@ class StalledWorld(World):
             self.journal.trouble = None
 
     def break_device(self, node: str, device: str, code: str) -> None:
-        """The hardware itself: nobody has to reach anything for it."""
-        self.cluster.machines.backends[node].inject(device, code)
+        """The hardware itself: nobody has to reach anything for it. An agent that is stopped hears of it when it runs again."""
+        self.processes.telling(node, self.cluster.machines.backends[node].inject)(device, code)
         self.injected.append(Injected(DrillKind.DEVICE_FAIL, self.now, f"{node} {device}", ()))

@@ -10,6 +10,8 @@ import pytest
 from remuda.api.conditions import is_condition_true
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.core.health.mass_silence import MassSilenceRule
+from tests.builders.led_cluster import API_PROCESS, MANAGER_PROCESSES
+from tests.builders.stalled_world import StalledWorld
 from tests.builders.world import World, in_world, play
 from tests.component.world_rig import gang_at_work
 
@@ -91,3 +93,40 @@ async def test_a_node_that_was_lost_before_a_stop_stays_lost(world: World) -> No
     assert lost in view.dead_nodes(world.clock())
     await world.sleep(1.0)
     assert view.dead_nodes(world.clock()) == {lost}
+
+
+@pytest.mark.parametrize("process", [API_PROCESS, MANAGER_PROCESSES[0]])
+@pytest.mark.parametrize("seconds", [12.0, 120.0])
+@in_world(kind=StalledWorld)
+async def test_a_process_that_is_stopped_alone_costs_nobody_anything(
+    world: StalledWorld, seconds: float, process: str
+) -> None:
+    await world.submit("job", replicas=4, spares=1)
+    await world.running("job")
+    await world.parked("job")
+    before = world.gang()
+    async with world.stopped(process):
+        await world.sleep(seconds)
+    await world.sleep(40.0)
+    assert_undisturbed(world, before)
+
+
+@pytest.mark.parametrize("reason", ["StorageFull", "StorageReadOnly"])
+@in_world(kind=StalledWorld)
+async def test_a_device_that_fails_while_the_disk_refuses_writes_is_seen_to_afterwards(
+    world: StalledWorld, reason: str
+) -> None:
+    await world.submit("job", replicas=4, spares=1, rack=False)
+    await world.submit("neighbour", replicas=2, rack=False)
+    for job in ("job", "neighbour"):
+        await world.running(job)
+    await world.parked("job")
+    before, beside = world.gang(), world.gang("neighbour")
+    async with world.disk_refuses(reason):
+        await world.sleep(5.0)
+        world.break_device(before[2].node, before[2].devices[0], "xid-79")
+        await world.sleep(60.0)
+        assert world.job().status.attempt == 1, "nothing can be written down, so nothing is begun"
+    await world.running("job", attempt=2)
+    world.assert_kept(before, but=[2])
+    assert (world.gang("neighbour"), world.job("neighbour").status.attempt) == (beside, 1)
