@@ -23,9 +23,14 @@ from remuda.kube.cluster import Cluster
 from remuda.link.peer_certificates import PeerAuthority, PeerKey
 from remuda.link.peer_door import MAX_OPEN_FROM_ONE, QUESTION, PeerDoor, ask_peers
 from remuda.link.peer_registry import PeerRegistry
+from remuda.link.progress_board import ProgressBoard
+from remuda.link.stream_client import Connection, LinkClient
 from remuda.link.stream_messages import LinkAskPeers
+from remuda.link.stream_server import LinkServer
 from remuda.runtime.peer_endpoint import PeerEndpoint
+from remuda.sim.virtual_time_loop import run_virtual
 from tests.builders.waiting import PATIENCE_S, until
+from tests.unit.link.test_past import pipe
 
 LEASE_S, FENCE_S, STEP_S = 30.0, 20.0, 2.5
 BEGIN = time.time()  # certificates have dates
@@ -344,3 +349,53 @@ async def test_connections_that_say_nothing_are_bounded_and_given_up(authority: 
     for _, writer in bare:
         writer.transport.abort()
     await shut(good.door)
+
+
+# --- introduced over the stream -----------------------------------------------------------------------------------------
+
+
+async def anybody(token: str, node: str) -> None: ...
+
+
+def test_agents_are_introduced_over_their_streams_and_take_their_list_from_the_second_answer_on() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        labels: dict[str, dict[str, str]] = {f"n{i}": {} for i in range(3)}
+        registry = PeerRegistry(lambda: labels, lambda node: 600.0, lambda: BEGIN + loop.time())
+        server = LinkServer(anybody, ProgressBoard(), lambda *_: None, lambda *_: True, introduce=registry.introduce)
+        tasks: list[asyncio.Task[None]] = []
+
+        async def dial() -> Connection:
+            ours, theirs = pipe()
+            tasks.append(asyncio.create_task(server._serve(*theirs)))
+            return ours
+
+        standings: dict[str, PeerStanding] = {}
+        for node in labels:
+            fence = AgentFence(lambda: None, lambda: None, FENCE_S, loop.time)
+            standing = standings[node] = PeerStanding(LEASE_S, loop.time())
+            lease = AgentLease(cast(Cluster, None), node, loop.time, elapsed=loop.time, standing=standing)
+            endpoint = PeerEndpoint(standing, lease, fence, loop.time)
+            client = LinkClient(node, dial, str)
+            tasks.append(asyncio.create_task(client.run()))
+            tasks.append(asyncio.create_task(endpoint.keep_introduced(client, "10.0.0.1", 9444)))
+        await asyncio.sleep(5.0)
+        assert [wanted(s) for s in standings.values()] == [[], [], []], "a manager that begins knows nobody yet"
+        await asyncio.sleep(60.0)
+        assert wanted(standings["n0"]) == ["n1", "n2"]
+        del labels["n2"]
+        await asyncio.sleep(400.0)
+        assert wanted(standings["n0"]) == [], "one peer is too few"
+        await server.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run_virtual(main())
+
+
+def wanted(standing: PeerStanding) -> list[str]:
+    """Whom the node's next renewal would name."""
+    standing.begin_try(0.0)
+    standing.end_try(got_through=True)
+    return list(standing.lists[0].nodes)

@@ -62,6 +62,11 @@ class AgentFence:
         """For so long a voucher is waited for."""
         return max(SHORTEST_ASK_S, self._fence_s / LOOKS)
 
+    @property
+    def is_over(self) -> bool:
+        """Fenced, or about to be: the time is over, whether this process has had its turn since or not."""
+        return self.is_fenced or self._countdown.is_over(self._elapsed())
+
     def renewed(self, sent_at: float) -> None:
         """The API took a renewal that was sent then."""
         self._renewed = max(self._renewed, sent_at)

@@ -73,7 +73,7 @@ class PeerEndpoint:
 
     async def answer(self) -> str:
         await self._lease.try_for_peer(self._round_s / 2)
-        return self._standing.say(self._elapsed(), is_fenced=self._fence.is_fenced)
+        return self._standing.say(self._elapsed(), is_fenced=self._fence.is_over)
 
     async def vouch(self) -> float:
         """A `Voucher` of the fence."""

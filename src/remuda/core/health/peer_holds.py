@@ -20,6 +20,7 @@ A node whose lease is gone speaks for nobody: to remove it is an operator's word
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -38,6 +39,9 @@ from remuda.core.health.peer_vouching import (
 )
 
 KEPT = 4  # differences of the clocks
+AGAIN_S = (
+    1.0  # who is held is looked at anew after one to two of these: a whole cluster may be held, and each has many peers
+)
 
 
 class HeardAgent(msgspec.Struct, frozen=True):
@@ -49,15 +53,8 @@ class HeardAgent(msgspec.Struct, frozen=True):
     lease_s: float
     peers: PeerList
     cut_until: float
+    silent_from: float  # from then on nothing is known of what it said
     offs: tuple[float, ...]  # seen - stamp, of the last renewals
-    has_shown: bool = False  # heard of before this renewal
-
-    @property
-    def silent_from(self) -> float:
-        """From then on nothing is known of what it said."""
-        if not self.has_shown:
-            return -math.inf
-        return min(self.seen, self.stamp + min(self.offs)) - self.lease_s * TRY_SHARE
 
 
 class PeerHolds:
@@ -65,9 +62,9 @@ class PeerHolds:
 
     def __init__(self) -> None:
         self._heard: dict[str, HeardAgent] = {}  # by node
-        self._stopped: dict[
-            str, float
-        ] = {}  # by node: it has surely stopped itself by then, and was not heard of since
+        # By node: it has surely stopped itself by then, and was not heard of since.
+        self._stopped: dict[str, float] = {}
+        self._held_until: dict[str, float] = {}  # by node: when it is looked at anew
 
     def see(self, lease: Lease, now: float) -> None:
         node, renewed = node_of_liveness_lease(lease.name), lease.spec.renew_time
@@ -76,35 +73,43 @@ class PeerHolds:
         stamp, old = to_seconds(renewed), self._heard.get(node)
         if old is not None and old.stamp == stamp:
             return
-        self._stopped.pop(node, None)
-        noted = lease.metadata.annotations
+        self._heard_anew(node)
+        noted, lease_s = lease.metadata.annotations, float(min(lease.spec.lease_duration_seconds, LONGEST_LEASE_S))
+        offs = ((*old.offs, now - stamp) if old is not None else (now - stamp,))[-KEPT:]
         self._heard[node] = HeardAgent(
             now,
             stamp,
-            float(min(lease.spec.lease_duration_seconds, LONGEST_LEASE_S)),
+            lease_s,
             read_peer_list(noted.get(ANNOTATION_PEERS, "")),
             _said_cut_until(noted.get(ANNOTATION_SAID_CUT), now),
-            ((*old.offs, now - stamp) if old is not None else (now - stamp,))[-KEPT:],
-            has_shown=old is not None,
+            min(now, stamp + min(offs)) - lease_s * TRY_SHARE if old is not None else -math.inf,
+            offs,
         )
 
     def forget(self, lease: str) -> None:
         self._heard.pop(node_of_liveness_lease(lease), None)
-        self._stopped.pop(node_of_liveness_lease(lease), None)
+        self._heard_anew(node_of_liveness_lease(lease))
+
+    def _heard_anew(self, node: str) -> None:
+        self._stopped.pop(node, None)
+        self._held_until.pop(node, None)
 
     def look(self, now: float, promised: Mapping[str, float] | None = None) -> frozenset[str]:
         """Nodes that are held. `promised`: when a node was last told to run on by us."""
         held, stopped = set[str](), dict[str, float]()
         for node, agent in self._heard.items():
             if agent.seen > now:  # our clock went back: it was heard of just now, for all we know
-                self._heard[node] = agent = msgspec.structs.replace(agent, seen=now, has_shown=False)
-                self._stopped.pop(node, None)
+                self._heard[node] = agent = msgspec.structs.replace(agent, seen=now, silent_from=-math.inf)
+                self._heard_anew(node)
             heard = max(agent.seen, min(now, (promised or {}).get(node, -math.inf)))
             if now < heard + fence_after_s(agent.lease_s):
-                self._stopped.pop(node, None)  # a promise is a word, too
+                self._heard_anew(node)  # a promise is a word, too
             elif node not in self._stopped:
-                if now < self._runs_until(agent, heard, now) + agent.lease_s * MARGIN_SHARE:
+                if 0 < self._held_until.get(node, now) - now <= 2 * AGAIN_S:
                     held.add(node)
+                elif now < self._runs_until(agent, heard, now) + agent.lease_s * MARGIN_SHARE:
+                    held.add(node)
+                    self._held_until[node] = now + AGAIN_S * (1 + zlib.crc32(node.encode()) % 16 / 16)
                 else:
                     stopped[node] = now
         self._stopped |= stopped
@@ -119,17 +124,16 @@ class PeerHolds:
 
     def _majority_times(self, peers: PeerList, now: float) -> Iterator[tuple[float, float]]:
         """From when to when more than half of the list may have said `cut`, in order."""
-        steps: list[
-            tuple[float, int]
-        ] = []  # (when, -1: one more may, +1: one fewer); at one moment those who begin come first
+        steps: list[tuple[float, int]] = []  # -1: one more may, 1: one fewer; at one moment those who begin come first
         for node in peers.nodes if peers.is_enough else ():
             if (agent := self._heard.get(node)) is None:
                 continue
             since, until = agent.silent_from, self._stopped.get(node, now)
             if since <= agent.cut_until:
-                steps += [(-math.inf, -1), (max(agent.cut_until, until), 1)]
-            else:
-                steps += [(-math.inf, -1), (agent.cut_until, 1), (since, -1), (max(since, until), 1)]
+                since, until = -math.inf, max(agent.cut_until, until)
+            elif agent.cut_until > -math.inf:
+                steps += [(-math.inf, -1), (agent.cut_until, 1)]
+            steps += [(since, -1), (max(since, until), 1)]
         count, began = 0, math.inf
         for when, step in sorted(steps):
             was, count = 2 * count > len(peers.nodes), count - step

@@ -107,11 +107,13 @@ class PeerMap:
         if mine is None or zone not in self._zones:
             return ()
         racks, first = self._racks[zone], bisect.bisect_right(self._racks[zone], mine.get(LABEL_RACK, ""))
-        rows = [self._zones[zone][rack] for rack in (*racks[first:], *racks[:first])]
-        begins = [bisect.bisect_right(row, node, key=lambda p: p.node) for row in rows[: MOST_PEERS + 1]]
+        rows = [self._zones[zone][rack] for rack in (*racks[first:], *racks[:first])[: MOST_PEERS + 1]]
+        begins = [bisect.bisect_right(row, node, key=lambda p: p.node) for row in rows]
         chosen: list[PeerPlace] = []
         for turn in range(MOST_PEERS + 1):
-            for row, begin in zip(rows, begins, strict=False):
+            if len(chosen) == MOST_PEERS:
+                break
+            for row, begin in zip(rows, begins, strict=True):
                 if turn < len(row) and len(chosen) < MOST_PEERS and row[(begin + turn) % len(row)].node != node:
                     chosen.append(row[(begin + turn) % len(row)])
         return tuple(sorted(chosen, key=lambda p: p.node))
