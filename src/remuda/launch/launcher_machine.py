@@ -342,12 +342,14 @@ class LaunchMachine:
         """The agent's word is over."""
         if self._terminating:
             self._kill(now)
-        elif self._tree and now - since > ASLEEP_S and self.connected_to_agent and not self._has_asked:
+        elif not self._tree or self.state == EXITED:  # nothing runs, or what is left of it is being killed already
+            return
+        elif now - since > ASLEEP_S and self.connected_to_agent and not self._has_asked:
             # Too late in any case. If the machine slept, manager and all, nothing was handed on: ask before work is lost.
             self._has_asked = True
             self._due["silence"] = now + ASK_S
             self._greet()
-        elif self._tree:
+        else:
             self._on_fence(now)
 
     def _on_fence(self, now: float) -> None:

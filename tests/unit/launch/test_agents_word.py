@@ -83,6 +83,14 @@ def test_who_runs_nothing_stays_what_it_is(setup: Callable[[], LaunchMachine]) -
     assert machine.state == state
 
 
+def test_an_end_that_was_said_stays_said() -> None:
+    machine = vouched(running())
+    machine.child_exited(T + 1, 2, 1, None, "boom")  # others of its tree are still there
+    machine.timer(T + 5.0)
+    machine.disconnected(T + 6)
+    assert "Exited" in kinds(machine.connected(T + 7))
+
+
 def test_nothing_is_started_on_a_word_that_is_over() -> None:
     """An agent that has just woken up may believe that the barrier is still open."""
     machine = vouched(ready())
