@@ -7,6 +7,7 @@ Each marks in a file of its own that it is at work, and the files tell who ran w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -173,5 +174,32 @@ async def test_a_process_of_nodes_that_is_back_in_time_costs_nobody_anything(sta
             after = await rig.get()
             assert (after.status.attempt, after.status.recoveries) == (1, [])
             kept(before, after)
+    finally:
+        up.kill()
+
+
+@pytest.mark.timeout(900)
+async def test_ranks_of_a_cluster_that_is_down_as_a_whole_run_on_and_are_found_again(state: Path) -> None:
+    """Nobody is there to hand anything on, so nobody is stopped, however long it takes."""
+    lease_s = 8.0
+    up, marks = Up(state, lease_s=lease_s), Marks(state)
+    up.start("--split", "--groups=2")
+    try:
+        async with up.rig() as rig:
+            before = await train(rig, marks)
+        parts = [int(path.read_text()) for path in (state / "parts").glob("*.pid")]
+        up.kill()
+        for pid in parts:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        runs = marks.runs()
+        gone = max(run.last_step for run in runs)
+        await at_work(marks, attempt=1, steps=gone + int(2.5 * lease_s / 0.05))
+        up.start("--split", "--groups=2")
+        async with up.rig() as rig:
+            await rig.until("the job to run", lambda job: job.status.phase == "Running")
+            await at_work(marks, attempt=1, steps=max(run.last_step for run in marks.runs()) + int(2 * lease_s / 0.05))
+            assert [(run.rank, run.pid) for run in marks.runs()] == [(run.rank, run.pid) for run in runs]
+            kept(before, await rig.get())
     finally:
         up.kill()

@@ -104,6 +104,7 @@ class Agent:
             announce=lambda: self.reporter.mark(LAUNCHERS),
             stalls=stalls,
             elapsed=elapsed,
+            manager_socket=config.manager_socket,
         )
         self.grants = AllocationGrants(
             GrantPlace(config.node, config.alloc_root, config.sockets, config.launcher_dir, resources is not None),

@@ -23,7 +23,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     `pod_logs`: where the kubelet's runtime keeps the logs of containers; "" = launchers read their own.
     `rules`: what the node lets the manager order. `idle`: when a held device is called idle.
     `confirm_count`: after a boot nothing is handed out until the node has shown all its devices once.
-    `makes_object`: whether the agent makes its NodeDevices; beside a kubelet the manager does."""
+    `makes_object`: whether the agent makes its NodeDevices; beside a kubelet the manager does. `manager_socket`: where a manager
+    on this machine listens; launchers whose agent is silent look whether one does (`launch.protocol.Vouch`)."""
 
     node: str
     alloc_root: str
@@ -43,3 +44,4 @@ class AgentConfig(msgspec.Struct, frozen=True):
     idle: IdleRule = IdleRule()
     confirm_count: bool = False
     makes_object: bool = True
+    manager_socket: str = ""

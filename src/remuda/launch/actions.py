@@ -30,6 +30,12 @@ class KillChild(SmallRecord):
     """SIGKILL everything below the launcher. Asked again until `tree_gone` comes."""
 
 
+class LookForManager(SmallRecord):
+    """Whether anybody listens at that socket; answer with `manager_looked_for`."""
+
+    socket: str
+
+
 class ScanCheckpoints(SmallRecord):
     """Find the usable checkpoints; answer with `scanned`."""
 
@@ -58,5 +64,14 @@ class Exit(SmallRecord):
 
 
 Action = (
-    Connect | Send | SpawnChild | SignalChild | KillChild | ScanCheckpoints | WriteCheckpointRequest | SetTimer | Exit
+    Connect
+    | Send
+    | SpawnChild
+    | SignalChild
+    | KillChild
+    | LookForManager
+    | ScanCheckpoints
+    | WriteCheckpointRequest
+    | SetTimer
+    | Exit
 )

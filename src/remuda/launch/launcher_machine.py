@@ -30,6 +30,7 @@ from remuda.launch.actions import (
     Connect,
     Exit,
     KillChild,
+    LookForManager,
     ScanCheckpoints,
     Send,
     SetTimer,
@@ -73,6 +74,7 @@ RESCAN_FIRST_S, RESCAN_MAX_S = (
 UNREADABLE_FIRST_S, UNREADABLE_MAX_S = 0.2, 5.0  # the gang stands still for as long as they cannot be read
 ASLEEP_S = 1.0  # so late for the end of the agent's word, we stood still ourselves: the whole machine may have slept
 ASK_S = 1.0  # for the agent's word after that
+LOOK_S = 1.0  # until it is looked again whether there is a manager
 ABANDON_S = 2.0  # a process the kernel cannot end (D state) must not keep a terminated launcher
 NO_CHILD_CODE = 128 + SIGNALS["TERM"]
 
@@ -111,6 +113,7 @@ class LaunchMachine:
         self._rekill = REKILL_FIRST_S
         self._runs_until: float | None = None  # by the agent's word; None = without limit
         self._has_asked = False  # for another word, which is not here yet
+        self._manager = ""  # the socket of whoever hands ranks on, if that is on this machine
         self._held_start: Start | None = None  # until there is one
         self._due: dict[str, float] = {}
         self._timer: float | None = None
@@ -326,6 +329,7 @@ class LaunchMachine:
 
     def _on_vouch(self, now: float, vouch: Vouch) -> None:
         self._has_asked = False
+        self._manager = vouch.manager
         if vouch.seconds is None:
             self._run_without_limit()
         else:
@@ -349,8 +353,18 @@ class LaunchMachine:
             self._has_asked = True
             self._due["silence"] = now + ASK_S
             self._greet()
+        elif self._manager:
+            self._due["silence"] = now + LOOK_S  # should the answer be that nobody is there
+            self._out.append(LookForManager(self._manager))
         else:
             self._on_fence(now)
+
+    def manager_looked_for(self, now: float, *, is_there: bool) -> list[Action]:
+        """One that comes back later hands nothing on before a lease is over; until then it is seen here."""
+        if is_there and self._runs_until is not None and now >= self._runs_until and self._tree:
+            self._due.pop("silence", None)
+            self._on_fence(now)
+        return self._actions()
 
     def _on_fence(self, now: float) -> None:
         self._stop_looking()

@@ -18,6 +18,7 @@ from remuda.launch.actions import (
     Connect,
     Exit,
     KillChild,
+    LookForManager,
     ScanCheckpoints,
     Send,
     SetTimer,
@@ -57,6 +58,19 @@ def write_launcher_log(text: str) -> None:
 def launcher_clock() -> float:
     """Unix time that never jumps: set once, then carried on by the clock that also counts suspend."""
     return _EPOCH + time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _is_listening(path: str) -> bool:
+    """Somebody has that socket open, though it may be stopped. What is neither there nor open belongs to nobody."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as there:
+        there.setblocking(False)
+        try:
+            there.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # its line is full, or it cannot be looked at: in doubt there is one
+    return True
 
 
 _EPOCH = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -175,6 +189,9 @@ class LauncherShell:
                     user_process.signal_user_process(self._child, action.signal)
         elif isinstance(action, KillChild):
             user_process.kill_user_processes(self._child)
+        elif isinstance(action, LookForManager):
+            is_there = _is_listening(action.socket)
+            self._input(self._machine.manager_looked_for(launcher_clock(), is_there=is_there))
         elif isinstance(action, ScanCheckpoints):
             self._scan(action)
         elif isinstance(action, WriteCheckpointRequest):

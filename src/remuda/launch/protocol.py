@@ -143,9 +143,11 @@ class Fence(SmallRecord):
 class Vouch(SmallRecord):
     """The rank stays this node's own for so many seconds, counted from when this is read; null = without limit, which is also so
     for a launcher that was never told. When they are over without another word the launcher does as after a fence: its agent is
-    stopped or gone, and the rank may be handed on."""
+    stopped or gone, and the rank may be handed on. `manager`: the socket at which whoever hands ranks on listens; "" = not on
+    this machine. While nobody does, nothing is handed on, and the rank runs on."""
 
     seconds: float | None
+    manager: str = ""
 
 
 ToAgent = Hello | Ready | Running | Exited | Heartbeat
@@ -257,7 +259,7 @@ _MESSAGES: "dict[str, tuple[type[SmallRecord], dict[str, tuple[str, Callable[[ob
     "checkpoint": (Checkpoint, {"deadline": ("deadline", _seconds_field), "signal": ("signal", _optional_field(_signal_field)),
                                 "step": ("step", _count_field)}),
     "fence": (Fence, {}),
-    "vouch": (Vouch, {"seconds": ("seconds", _optional_field(_seconds_field))}),
+    "vouch": (Vouch, {"seconds": ("seconds", _optional_field(_seconds_field)), "manager": ("manager", _text_field)}),
 }  # fmt: skip
 _NAMES = {cls: name for name, (cls, _) in _MESSAGES.items()}
 

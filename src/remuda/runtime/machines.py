@@ -65,8 +65,8 @@ def _simulated_behaviour(config: ClusterConfig, pod: Pod) -> SimulatedBehaviour:
 class ClusterMachines:
     """`root`: the state directory; unused by simulated nodes. `behaviour`: how simulated pods behave. `share` (k, n): of n
     processes with machines of one cluster this is the k-th, from 0; it has every n-th node. `board_of`: a board per node.
-    `vouch`: asks the manager beside the API for how long a node's ranks stay its own. `is_manager_apart`: it is another process
-    of this machine, and goes on when this one stands still."""
+    `vouch`: asks the manager beside the API for how long a node's ranks stay its own. `manager_socket`: where it
+    listens, being another process of this machine that goes on when this one stands still; "" = it is this one."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ClusterMachines:
         share: tuple[int, int] = (0, 1),
         board_of: Callable[[str], ProgressBoard] | None = None,
         vouch: Callable[[str], Awaitable[float]] | None = None,
-        is_manager_apart: bool = False,
+        manager_socket: str = "",
     ) -> None:
         self._vouch = vouch
         self._config = config
@@ -125,6 +125,7 @@ class ClusterMachines:
                 replicas=config.replicas,
                 mig=config.mig,
                 rules=OrderRules(parse_node_hooks(config.allow_hooks)),
+                manager_socket=manager_socket,
             )
             agent = Agent(
                 place,
@@ -148,7 +149,7 @@ class ClusterMachines:
                     info=info,
                     addresses=tuple(node_addresses(name)),
                     host=HOST,
-                    is_manager_apart=is_manager_apart,
+                    is_manager_apart=bool(manager_socket),
                 ),
                 cluster=api,
                 agent=agent,

@@ -116,7 +116,7 @@ class NodeGroup(ClusterParts):
             share=(index, count),
             board_of=self._board_of,
             vouch=self._ask_manager,
-            is_manager_apart=True,
+            manager_socket=str(state.link_socket),
         )
         super().__init__(machines)
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from remuda.launch.actions import KillChild, ScanCheckpoints, Send, SpawnChild
-from remuda.launch.launcher_machine import ASK_S, ASLEEP_S, LaunchMachine
+from remuda.launch.actions import KillChild, LookForManager, ScanCheckpoints, Send, SpawnChild
+from remuda.launch.launcher_machine import ASK_S, ASLEEP_S, LOOK_S, LaunchMachine
 from remuda.launch.protocol import Hello, Ready, Start, Vouch
 from tests.unit.launch.test_launcher_machine import T, kinds, parked, ready, running, stop, stopping, terminating
 
@@ -29,6 +29,29 @@ def test_it_fences_itself_when_the_word_is_over(fall_silent: Callable[[LaunchMac
     assert machine.state == "running"
     assert KillChild() in machine.timer(T + 5.0)
     assert machine.state == "stopping"
+
+
+def test_with_no_manager_on_the_machine_nothing_is_handed_on_and_the_rank_runs_on() -> None:
+    machine = running()
+    machine.received(T, Vouch(5.0, "/state/link.sock"))
+    machine.disconnected(T + 1)
+    now = T + 5.0
+    for _ in range(600):
+        assert LookForManager("/state/link.sock") in machine.timer(now)
+        assert KillChild() not in machine.manager_looked_for(now, is_there=False)
+        now += LOOK_S
+    assert machine.state == "running"
+    machine.timer(now)
+    assert KillChild() in machine.manager_looked_for(now, is_there=True), "one that is back may hand on a lease later"
+
+
+def test_an_answer_about_the_manager_that_comes_after_a_new_word_changes_nothing() -> None:
+    machine = running()
+    machine.received(T, Vouch(5.0, "/state/link.sock"))
+    machine.timer(T + 5.0)
+    machine.received(T + 5.1, Vouch(5.0, "/state/link.sock"))
+    assert kinds(machine.manager_looked_for(T + 5.2, is_there=True)) == ""
+    assert machine.state == "running"
 
 
 def test_afterwards_it_is_as_after_a_fence() -> None:

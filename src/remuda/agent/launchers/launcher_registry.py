@@ -51,10 +51,12 @@ class LauncherRegistry:
         announce: Callable[[], None],
         stalls: OwnStalls | None = None,
         elapsed: Callable[[], float] = suspend_aware_lease_clock_s,
+        manager_socket: str = "",
     ) -> None:
         """`announce` is called at every transition: `reports()` has changed. `stalls`: the agent's own. `elapsed`: by
         which it is vouched for; it never goes back."""
         self._elapsed = elapsed
+        self._manager_socket = manager_socket
         self._vouched_until: float | None = None  # by `elapsed`; inf = without limit; None = nobody has vouched yet
         self._stalls = stalls or OwnStalls()
         self.node = node
@@ -214,7 +216,7 @@ class LauncherRegistry:
         if self._vouched_until is not None:
             left = self._vouched_until - self._elapsed()
             if left > 0:
-                self.links.send(uid, Vouch(left if left < math.inf else None))
+                self.links.send(uid, Vouch(left if left < math.inf else None, self._manager_socket))
 
     # --- what launchers and jobs bring ----------------------------------------------------------------------------------
 

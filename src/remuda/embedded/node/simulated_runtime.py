@@ -288,6 +288,8 @@ class SimulatedLaunchedContainer:
             if self._child is not None:
                 self._child.kill()
             self._input(machine.tree_gone(now))
+        elif isinstance(action, actions.LookForManager):
+            self._input(machine.manager_looked_for(now, is_there=True))
         elif isinstance(action, actions.ScanCheckpoints):
             self._input(machine.scanned(now, action, *self._checkpoints.look(self._job, action.rank)))
         elif isinstance(action, actions.WriteCheckpointRequest):
