@@ -99,7 +99,9 @@ def _injected(world: World) -> list[Stop]:
             for job in fault.jobs:
                 stops.append(msgspec.structs.replace(stop, causes=frozenset({_OF_PODS[kind]}), job=job, until=until))
         elif kind in _OF_DEVICES:
-            stops.append(msgspec.structs.replace(stop, causes=frozenset({Cause.DEVICE}), node=node))
+            # One that counts errors serves on until its rank has somewhere better to go.
+            until = math.inf if kind is DrillKind.ECC_TREND else until
+            stops.append(msgspec.structs.replace(stop, causes=frozenset({Cause.DEVICE}), node=node, until=until))
         elif kind in _SLOW:
             causes, until = frozenset({Cause.DEVICE, Cause.HANG}), until + SLOW_S
             times = stop.times + int(fault.seconds // HANG_S)

@@ -86,6 +86,10 @@ def _is_rung_due(state: LadderState, stage: LadderStage, *, is_asked_for: bool) 
         words = f"{case.subject.node} is well again; this runs only if it fails again before the incident closes."
         state.record(stage.key, rung, RemedyOutcome.HELD_BACK, "WellAgain", words)
         return WAIT
+    if not (state.has_begun or is_asked_for) and case.is_device_well:
+        words = f"{case.subject.device} is well again; this runs only if it fails again before the incident closes."
+        state.record(stage.key, rung, RemedyOutcome.HELD_BACK, "WellAgain", words)
+        return WAIT
     begins = state.opened + rung.after_seconds
     if not is_asked_for and state.now < begins:
         words = f"{case.subject.node or case.subject.domain} may come back by itself; this starts at {to_time(begins):%H:%M:%S}."

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from remuda.api.devices import DeviceOrder, NodeDevices, ObservedDevice, QuarantineOrder
+from remuda.api.devices import DeviceOrder, DeviceState, NodeDevices, ObservedDevice, QuarantineOrder
 from remuda.api.incidents import Incident, IncidentStatus, Subject
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.remedies import RemedyPolicy
@@ -43,6 +43,12 @@ class LadderCase(msgspec.Struct, frozen=True):
         """The subject's row."""
         rows = self.devices.observed.devices if self.devices is not None else ()
         return next((d for d in rows if d.id == self.subject.device), None)
+
+    @property
+    def is_device_well(self) -> bool:
+        """The subject's device is Healthy, and may be in use again."""
+        verdicts = self.devices.verdicts if self.devices is not None else ()
+        return any(v.device == self.subject.device and v.state is DeviceState.HEALTHY for v in verdicts)
 
     @property
     def is_replaced(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remuda.api.devices import DeviceState
+from remuda.api.devices import DeviceState, Verdict
 from remuda.api.incidents import (
     Approval,
     Evidence,
@@ -22,7 +22,7 @@ from remuda.core.incidents.closing import SubjectHealth, conclude_incident
 from remuda.core.incidents.names import domain_subject
 from remuda.core.remedies.hook_objects import HookResult
 from remuda.core.remedies.policies import OWN_REASONS, SHARED_REASONS
-from tests.builders.remedies import NODE, T0, Bench, incident, ladder, remedy_policy
+from tests.builders.remedies import DEVICE, NODE, T0, Bench, incident, ladder, remedy_policy
 
 SOAK = Soak(seconds=60.0)
 RACK = "topology.remuda.dev/rack=rack-1"
@@ -217,3 +217,17 @@ def test_what_waited_on_a_ladder_is_forgotten_when_none_leads_to_it_any_more() -
     bench.run(until=20)
     assert "ticket-1" not in bench.outcomes()
     assert "has no ladder for PluginLost" in message(bench)
+
+
+def test_a_device_that_is_well_again_before_its_first_rung_is_left_to_whoever_got_it() -> None:
+    """It is Healthy, so it may have been given out a moment ago. A ladder that began now would take it away again."""
+    bench = Bench(incident())
+    well = [Verdict(DEVICE, DeviceState.HEALTHY)]
+    bench.ledgers[NODE] = msgspec.structs.replace(bench.ledgers[NODE], verdicts=well)
+    bench.run(until=10)
+    assert bench.outcomes() == {"probe-1": "HeldBack"}
+    assert bench.reason("probe-1") == "WellAgain"
+    assert not bench.ledgers[NODE].quarantine
+    say(bench, "probe-1")
+    bench.run(until=20)
+    assert bench.begun[0] == f"{NODE}/probe-1"
