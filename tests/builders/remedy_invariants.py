@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import datetime
 from fnmatch import fnmatchcase
 
 from remuda.api.devices import DeviceState, NodeDevices, OrderAnswer
@@ -32,6 +33,7 @@ from remuda.sim.virtual_time_loop import EPOCH
 from tests.builders.limit_rules import LimitRules, device_rungs, is_at_work
 
 MAX_KEPT = 20
+CLOCK_BACK_S = 60.0
 REACTION_S = 1.0  # within this nobody need have heard of a change
 GIVEN_S = 5.0  # a node may give out what it had promised for so long
 Subject = tuple[str, ...]
@@ -131,7 +133,7 @@ class RemedyInvariants:
                 if record.started_at is not None:
                     begun.append(record)
                 continue
-            if record.started_at != known.started_at:
+            if record.started_at != known.started_at and not _is_dated_anew(known.started_at, record.started_at):
                 self._broken("a rung is begun once", f"{new.name} {key}: {known.started_at} -> {record.started_at}")
             if record.outcome is RemedyOutcome.RUNNING and known.outcome is not RemedyOutcome.RUNNING:
                 self._broken("a rung that has ended does not run again", f"{new.name} {key}: {known.outcome} before")
@@ -292,3 +294,8 @@ def stage_of(key: str) -> str:
     """drain-reboot-1 and probe-reboot-1 belong to reboot-1."""
     words = key.split("-")
     return "-".join(words[1:]) if len(words) == 3 else key
+
+
+def _is_dated_anew(before: datetime, after: datetime | None) -> bool:
+    """Our clock was set back by more than a minute: records ahead of it count again from now (docs/trust.md, Clocks)."""
+    return after is not None and (before - after).total_seconds() > CLOCK_BACK_S
