@@ -62,14 +62,16 @@ def launcher_clock() -> float:
 
 def _is_listening(path: str) -> bool:
     """Somebody has that socket open, though it may be stopped. What is neither there nor open belongs to nobody."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as there:
+    there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
         there.setblocking(False)
-        try:
-            there.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True  # its line is full, or it cannot be looked at: in doubt there is one
+        there.connect(path)
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except OSError:
+        return True  # its line is full, or it cannot be looked at: in doubt there is one
+    finally:
+        there.close()
     return True
 
 
