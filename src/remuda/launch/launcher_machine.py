@@ -114,6 +114,7 @@ class LaunchMachine:
         self._runs_until: float | None = None  # by the agent's word; None = without limit
         self._has_asked = False  # for another word, which is not here yet
         self._manager = ""  # the socket of whoever hands ranks on, if that is on this machine
+        self._word_s = 0.0  # the longest word of the agent so far: always less than what a new manager waits for a node
         self._held_start: Start | None = None  # until there is one
         self._due: dict[str, float] = {}
         self._timer: float | None = None
@@ -333,6 +334,7 @@ class LaunchMachine:
         if vouch.seconds is None:
             self._run_without_limit()
         else:
+            self._word_s = max(self._word_s, vouch.seconds)
             self._runs_until = self._due["silence"] = now + vouch.seconds
         held, self._held_start = self._held_start, None
         if held is not None:
@@ -354,16 +356,20 @@ class LaunchMachine:
             self._due["silence"] = now + ASK_S
             self._greet()
         elif self._manager:
-            self._due["silence"] = now + LOOK_S  # should the answer be that nobody is there
             self._out.append(LookForManager(self._manager))
         else:
             self._on_fence(now)
 
     def manager_looked_for(self, now: float, *, is_there: bool) -> list[Action]:
-        """One that comes back later hands nothing on before a lease is over; until then it is seen here."""
-        if is_there and self._runs_until is not None and now >= self._runs_until and self._tree:
-            self._due.pop("silence", None)
-            self._on_fence(now)
+        """Asked because the agent's word is over, or was when there was nobody to hand anything on. A manager that came since the
+        last look waits for a node at least as long as a whole word, so that long the agent has to come back, too."""
+        if self._runs_until is not None and self._tree:
+            if not is_there:
+                self._runs_until, self._due["silence"] = now + self._word_s, now + LOOK_S
+            elif now < self._runs_until:
+                self._due["silence"] = self._runs_until
+            else:
+                self._on_fence(now)
         return self._actions()
 
     def _on_fence(self, now: float) -> None:

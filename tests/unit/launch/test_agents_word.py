@@ -41,8 +41,12 @@ def test_with_no_manager_on_the_machine_nothing_is_handed_on_and_the_rank_runs_o
         assert KillChild() not in machine.manager_looked_for(now, is_there=False)
         now += LOOK_S
     assert machine.state == "running"
+    since = now - LOOK_S  # nobody was there then, so whoever is there now hands nothing on before a whole word is over
     machine.timer(now)
-    assert KillChild() in machine.manager_looked_for(now, is_there=True), "one that is back may hand on a lease later"
+    assert KillChild() not in machine.manager_looked_for(now, is_there=True)
+    assert kinds(machine.timer(since + 4.9)) == ""
+    assert LookForManager("/state/link.sock") in machine.timer(since + 5.0)
+    assert KillChild() in machine.manager_looked_for(since + 5.0, is_there=True)
 
 
 def test_an_answer_about_the_manager_that_comes_after_a_new_word_changes_nothing() -> None:
@@ -50,8 +54,9 @@ def test_an_answer_about_the_manager_that_comes_after_a_new_word_changes_nothing
     machine.received(T, Vouch(5.0, "/state/link.sock"))
     machine.timer(T + 5.0)
     machine.received(T + 5.1, Vouch(5.0, "/state/link.sock"))
-    assert kinds(machine.manager_looked_for(T + 5.2, is_there=True)) == ""
+    assert KillChild() not in machine.manager_looked_for(T + 5.2, is_there=True)
     assert machine.state == "running"
+    assert LookForManager("/state/link.sock") in machine.timer(T + 10.1), "the new word ends when it said"
 
 
 def test_afterwards_it_is_as_after_a_fence() -> None:
