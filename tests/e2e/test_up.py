@@ -124,7 +124,7 @@ async def test_a_second_cluster_on_the_same_state_is_refused(up: Up) -> None:
 
     assert code == 2
     assert "StateInUse" in words
-    assert "remuda down" in words
+    assert f"remuda --state {up.state} down" in words
     async with up.rig() as rig:
         await rig.pods()  # the first one is none the worse for it
 

@@ -324,5 +324,7 @@ class ObjectStore:
         prefix = key[:end]
         collection = self._collections.get(prefix)
         if collection is None:
-            collection = self._collections[prefix] = StoredCollection(prefix, self._history, self._floor)
+            # Two threads may come here at once; both must leave with the same one.
+            made = StoredCollection(prefix, self._history, self._floor)
+            collection = self._collections.setdefault(prefix, made)
         return collection
