@@ -88,6 +88,7 @@ class Gang:
         view = cluster.control.view
         for informer in (view.jobs, view.pods):
             informer.subscribe(lambda old, new: self._changed.set())
+        cluster.board.subscribe(lambda namespace, gang, notable: self._changed.set())
 
     @property
     def status(self) -> TrainingJobStatus:
@@ -106,8 +107,15 @@ class Gang:
             last = status.recoveries[-1] if status.recoveries else None
             done = last is None or (last.opened_at is not None and last.first_step_at is not None)
             resumed = last.resume_step if last is not None else 0
-            saved = status.progress.checkpoint_step > resumed
-            return status.phase == "Running" and done and saved and any(spare.parked for spare in status.spares)
+            told = self.cluster.board.of_gang(NAMESPACE, NAME)
+            saved = all(
+                (rank := told.get(member.uid)) is not None
+                and rank.last.attempt == status.attempt
+                and (rank.checkpoint or 0) > resumed
+                for member in status.members
+            )
+            is_at_work = status.phase == "Running" and status.progress.checkpoint_step > resumed
+            return is_at_work and done and saved and any(spare.parked for spare in status.spares)
 
         await self._until("the gang to train", settled)
 

@@ -35,6 +35,11 @@ class Way:
             raise OSError("cut off")
         return await self.cluster.patch(kind, name, change, namespace)
 
+    async def get(self, kind: type[Lease], name: str, namespace: str) -> Lease:
+        if self.is_cut:
+            raise OSError("cut off")
+        return await self.cluster.get(kind, name, namespace)
+
     async def create(self, kind: type[Lease], body: JsonObject) -> Lease:
         return await self.cluster.create(kind, body)
 

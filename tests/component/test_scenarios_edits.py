@@ -174,6 +174,16 @@ async def test_a_role_of_a_running_job_cannot_be_taken_away_or_renamed(world: Wo
 
 
 @in_world()
+async def test_roles_of_a_running_job_keep_their_order(world: World) -> None:
+    await gang_at_work(world)
+    worker = {"name": "worker", "replicas": 4, "gpus": 8, "template": template_of("train")}
+    first = {"name": "reader", "replicas": 1, "template": template_of("train")}
+    with pytest.raises(Invalid, match="RoleInUse: Pods of this job run, and ranks are numbered by the order") as said:
+        await change_job(world, {"roles": [first, worker]})
+    assert "with new roles at the end" in str(said.value)
+
+
+@in_world()
 async def test_a_suspended_job_starts_whole_with_its_new_template_from_the_checkpoint(world: World) -> None:
     await gang_at_work(world)
     await suspend_job(world)

@@ -1,9 +1,10 @@
 """No rank twice by a peer's word: whatever nodes, networks and managers do, a node that runs is never handed on.
 
 Nodes of one zone, drawn at random in steps of half a second: cut off alone and together, from the API, from each other, from
-answers only (renewals are written, and their holders do not hear of it); writes that land late; agents that start anew; managers
-that come new; clocks that are off. Nodes are the real `PeerStanding` and `FenceCountdown`, the manager the real `PeerHolds` and
-`AgentLeaseRenewals`. With the hold, or the notes in renewals, switched off, the same stories run ranks twice.
+answers only (renewals are written, and their holders do not hear of it); writes that land late; lists that change; agents that
+start anew; managers that come new; clocks that are off. Nodes are the real `PeerStanding` and `FenceCountdown`, the manager the
+real `PeerHolds` and `AgentLeaseRenewals`; renewals are guarded by the lease's version, as `AgentLease` does it. With the hold, or
+the notes in renewals, switched off, the same stories run ranks twice.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class Node:
         self.renewed = self.sent = now
         self.trying, self.next_try, self.next_look = False, now + chance.uniform(0, 10), now
         self.acked_at = math.inf
-        self.writes: list[tuple[float, Lease]] = []  # on their way: when they land
+        self.writes: list[
+            tuple[float, Lease, int, float]
+        ] = []  # on their way: when they land, after which version, sent when
+        self.version = 0  # of its lease, as it knows it
         self.is_fenced = False
         self.hears_api = self.reaches_api = True
         self.island = 0
@@ -46,6 +50,7 @@ class Zone:
         self.chance = chance = random.Random(seed)
         self.now = BEGIN
         self.holds_on, self.notes_on = holds, notes
+        self.versions: dict[str, int] = {}  # of each node's lease
         self.nodes = [Node(f"n{i}", chance, self.now) for i in range(chance.randint(3, 7))]
         self.lists = [PeerList(tuple(p.name for p in self.nodes if p is not n), 86_400.0) for n in self.nodes]
         self.leases: dict[str, Lease] = {}
@@ -84,7 +89,7 @@ class Zone:
 
     def change(self) -> None:
         chance, some = self.chance, self.chance.sample(self.nodes, self.chance.randint(1, len(self.nodes)))
-        what = chance.choice(["cut", "cut", "deaf", "heal", "heal", "islands", "restart", "new manager"])
+        what = chance.choice(["cut", "cut", "deaf", "heal", "heal", "islands", "restart", "new manager", "lists"])
         for node in some:
             if what in ("cut", "deaf"):
                 node.hears_api, node.reaches_api = False, what == "deaf"
@@ -94,6 +99,10 @@ class Zone:
                 node.island = chance.randint(0, 1)
             elif what == "restart" and node.hears_api and node.reaches_api:
                 node.standing, node.trying, node.next_try = PeerStanding(LEASE_S, self.now), False, self.now
+            elif what == "lists":
+                others = [p.name for p in self.nodes if p is not node]
+                chosen = chance.sample(others, chance.randint(2, len(others)))
+                self.lists[self.nodes.index(node)] = PeerList(tuple(sorted(chosen)), 86_400.0)
         if what == "new manager":
             self.come_new()
 
@@ -116,16 +125,24 @@ class Zone:
         takes = chance.choice([0.0, 0.0, 0.0, 0.0, 1.0, 3.0])
         lease = self.lease_of(node, {key: value for key, value in notes.items() if value is not None})
         if node.reaches_api:
-            node.writes.append((self.now + takes, lease))
-            node.acked_at = self.now + takes + TICK_S if node.hears_api else math.inf
-        elif chance.random() < 0.2:
-            node.writes.append((self.now + chance.uniform(5, 40), lease))  # lands when everybody has given it up
+            if node.hears_api:
+                node.version = self.versions.get(node.name, 0)
+            node.writes.append((self.now + takes, lease, node.version, self.now))
+        elif chance.random() < 0.2:  # lands when everybody has given it up
+            node.writes.append((self.now + chance.uniform(5, 40), lease, node.version, self.now))
 
     def land(self, node: Node) -> None:
-        for at, lease in [w for w in node.writes if w[0] <= self.now]:
-            node.writes.remove((at, lease))
+        for write in [w for w in node.writes if w[0] <= self.now]:
+            node.writes.remove(write)
+            _, lease, version, sent = write
+            newest = self.versions.get(node.name, 0)
+            if version != newest:
+                continue
+            self.versions[node.name] = newest + 1
             self.leases[lease.name] = lease
             self.see(lease)
+            if node.hears_api and node.trying and node.sent == sent:
+                node.acked_at = self.now + TICK_S
 
     def look(self, node: Node) -> None:
         standing = node.standing

@@ -6,7 +6,8 @@ node has an agent, and makes its NodeDevices; so an agent whose silence means no
 time in it.
 
 With `standing` each try is told to it, and carries what it notes for the manager (`core.health.peer_vouching`); a peer that asks
-makes the next try come at once.
+makes the next try come at once. Then renewals are guarded by the version of the lease: one that was given up here and lands after
+a newer one would put old notes back, and the manager could hand on a node that runs by its peers' word.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from remuda.api.errors import AlreadyExists, NotFound
+from remuda.api.errors import AlreadyExists, Conflict, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease
 from remuda.api.meta import JsonObject, to_time
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S, liveness_lease_name
@@ -27,6 +28,8 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.leader import lease_micro_time, suspend_aware_lease_clock_s
 
 log = structlog.get_logger(__name__)
+
+LOOKS = 3  # at the lease within one renewal: it may be written between the look and the write
 
 # Of an agent without peers: what one before it noted is void.
 NO_NOTES: Mapping[str, str | None] = {ANNOTATION_PEERS: None, ANNOTATION_SAID_CUT: None}
@@ -55,6 +58,7 @@ class AgentLease:
         self._node = node
         self._clock = clock
         self._lease_s = lease_s
+        self._version = ""  # of the lease, as last seen here
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -103,12 +107,34 @@ class AgentLease:
             spec |= {"leaseDurationSeconds": None, "renewTime": None}
         change: JsonObject = {"metadata": {"annotations": dict(notes)}, "spec": spec}
         try:
-            await self._cluster.patch(Lease, name, change, NODE_LEASE_NAMESPACE)
+            await self._patch(name, change)
         except NotFound:
             noted = {key: value for key, value in notes.items() if value is not None}
             meta: JsonObject = {"name": name, "namespace": NODE_LEASE_NAMESPACE, "annotations": noted}
             try:
                 said = {field: value for field, value in spec.items() if value is not None}
-                await self._cluster.create(Lease, {"metadata": meta, "spec": {**said, "acquireTime": now}})
+                made = await self._cluster.create(Lease, {"metadata": meta, "spec": {**said, "acquireTime": now}})
+                self._version = made.metadata.resource_version
             except AlreadyExists:  # an agent that is being replaced was a moment faster
-                await self._cluster.patch(Lease, name, change, NODE_LEASE_NAMESPACE)
+                await self._patch(name, change)
+
+    async def _patch(self, name: str, change: JsonObject) -> None:
+        if self._standing is None:
+            await self._cluster.patch(Lease, name, change, NODE_LEASE_NAMESPACE)
+            return
+        for look in range(LOOKS):
+            try:
+                if not self._version:
+                    found = await self._cluster.get(Lease, name, NODE_LEASE_NAMESPACE)
+                    self._version = found.metadata.resource_version
+                guarded: JsonObject = {**change, "metadata": {**change["metadata"], "resourceVersion": self._version}}
+                written = await self._cluster.patch(Lease, name, guarded, NODE_LEASE_NAMESPACE)
+                self._version = written.metadata.resource_version
+                return
+            except NotFound:
+                self._version = ""
+                raise
+            except Conflict:
+                self._version = ""
+                if look == LOOKS - 1:
+                    raise

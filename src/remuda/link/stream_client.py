@@ -77,6 +77,11 @@ class LinkClient:
         answer = await self._ask(LinkAsk(self._ids))
         return answer.seconds if isinstance(answer, LinkPromise) else 0.0
 
+    @property
+    def knows_no_peers(self) -> bool:
+        """The manager at the other end is of a release that has never heard of peers."""
+        return self.is_connected and not self._may_ask_peers
+
     async def ask_peers(self, csr: str, host: str, port: int) -> LinkPeers:
         """A certificate for the key of `csr`, and who this node's peers are; OSError when that cannot be had now."""
         if not self.is_connected or not self._may_ask_peers:

@@ -185,7 +185,7 @@ def _is_plausible_streamed_past(past: PodPast) -> bool:
 
 def _is_plausible_streamed_heartbeat(beat: Heartbeat) -> bool:
     spans = (beat.step_seconds, beat.self_seconds, beat.checkpoint_seconds, beat.time)
-    counts = (beat.step, beat.attempt, beat.checkpoint, beat.total_steps)
+    counts = (beat.step, beat.attempt, beat.checkpoint, beat.total_steps, beat.kept)
     return all(map(are_plausible_seconds, spans)) and all(map(is_plausible_count, counts))
 
 

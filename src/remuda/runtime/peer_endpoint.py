@@ -3,7 +3,8 @@
 While the stream to the manager stands, the agent asks there for its certificate and its peers, with each new stream and every few
 minutes; the list is taken from the second answer on, since a manager that has just begun does not know everybody yet. It answers
 peers on a port of its own, and asks them when its fence asks for somebody who vouches. Nothing waits for it: without certificate,
-port or peers the node fences as it would without them.
+port or peers the node fences as it would without them. Under a manager that knows of no peers (an older release) it asks none:
+that manager would not hold it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import structlog
 
 from remuda.agent.agent_fence import AgentFence
 from remuda.agent.agent_lease import AgentLease
-from remuda.core.health.peer_vouching import ROUND_SHARE, PeerList, PeerPlace, PeerStanding
+from remuda.core.health.peer_vouching import NO_PEERS, ROUND_SHARE, PeerList, PeerPlace, PeerStanding
 from remuda.link.peer_certificates import PeerKey
 from remuda.link.peer_door import PeerDoor, ask_peers
 from remuda.link.stream_client import LinkClient
@@ -95,6 +96,8 @@ class PeerEndpoint:
             if client.connected.is_set():
                 client.connected.clear()
                 answers = 0
+            if client.knows_no_peers:
+                self._standing.want_list(NO_PEERS)
             pause_s = FAILED_S
             try:
                 async with asyncio.timeout(ANSWER_S):

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from remuda.agent.agent_lease import AgentLease
+from remuda.api.errors import Conflict
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace
 from remuda.api.meta import to_seconds
 from remuda.core.health.agent_liveness import agent_silent_since
+from remuda.core.health.peer_vouching import ANNOTATION_PEERS, PeerList, PeerStanding, read_peer_list
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
@@ -44,5 +49,71 @@ def test_it_is_renewed_and_an_api_that_is_away_is_asked_again() -> None:
         assert agent_silent_since(await cluster.get(Lease, LEASE, NODE_LEASE_NAMESPACE), loop.clock()) is None
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    run_virtual(main(), loop)
+
+
+class SlowWrites:
+    """A cluster that answers no patch while `holds`, and keeps what it was sent for later."""
+
+    def __init__(self, inner: LocalCluster) -> None:
+        self._inner = inner
+        self.holds = False
+        self.held: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def patch(self, *args: Any) -> Any:
+        if self.holds:
+            self.held.append(args)
+            await asyncio.Event().wait()
+        return await self._inner.patch(*args)
+
+
+def test_a_renewal_that_was_given_up_and_lands_late_changes_nothing() -> None:
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
+        await cluster.create(Namespace, {"metadata": {"name": NODE_LEASE_NAMESPACE}})
+        slow, standing = SlowWrites(cluster), PeerStanding(30.0, loop.time())
+        lease = AgentLease(slow, "node-01", loop.clock, lease_s=30.0, elapsed=loop.time, standing=standing)  # type: ignore[arg-type]
+        task = asyncio.create_task(lease.run())
+        await asyncio.sleep(1.0)
+        standing.want_list(PeerList(("a", "b", "c"), 600.0))
+        slow.holds = True
+        await asyncio.sleep(20.0)
+        slow.holds = False
+        await asyncio.sleep(20.0)
+        standing.want_list(PeerList(("d", "e"), 600.0))
+        await asyncio.sleep(20.0)
+        assert slow.held, "some were given up"
+        for late in slow.held:
+            with pytest.raises(Conflict):
+                await cluster.patch(*late)
+        noted = (await cluster.get(Lease, LEASE, NODE_LEASE_NAMESPACE)).metadata.annotations
+        assert read_peer_list(noted[ANNOTATION_PEERS]).nodes == ("d", "e")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_virtual(main(), loop)
+
+
+def test_a_lease_that_others_write_or_remove_is_renewed_all_the_same() -> None:
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
+        await cluster.create(Namespace, {"metadata": {"name": NODE_LEASE_NAMESPACE}})
+        lease = AgentLease(cluster, "node-01", loop.clock, standing=PeerStanding(30.0, loop.time()))
+        await lease.renew()
+        await cluster.patch(Lease, LEASE, {"metadata": {"labels": {"a": "b"}}}, NODE_LEASE_NAMESPACE)
+        await asyncio.sleep(5.0)
+        await lease.renew()
+        assert agent_silent_since(await cluster.get(Lease, LEASE, NODE_LEASE_NAMESPACE), loop.clock()) is None
+        await cluster.delete(Lease, LEASE, NODE_LEASE_NAMESPACE)
+        await lease.renew()
+        assert (await cluster.get(Lease, LEASE, NODE_LEASE_NAMESPACE)).spec.holder_identity == "node-01"
 
     run_virtual(main(), loop)

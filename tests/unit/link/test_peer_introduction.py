@@ -10,7 +10,7 @@ from cryptography import x509
 
 from remuda.core.health.peer_vouching import PeerPlace
 from remuda.link.peer_certificates import MAX_CSR, PeerKey
-from remuda.link.peer_registry import MAP_S, PeerRegistry
+from remuda.link.peer_registry import MAP_S, SIGN_S, PeerRegistry
 from remuda.link.progress_board import ProgressBoard
 from remuda.link.stream_client import Connection, LinkClient
 from remuda.link.stream_messages import LinkAskPeers, LinkWelcome, link_line
@@ -103,6 +103,9 @@ def test_a_stream_asks_for_itself_and_is_told_of_the_others() -> None:
         assert told.peers == (PeerPlace("n2", "10.0.0.2", 9444),)
         assert (told.seconds, names_in(told.certificate)) == (600.0, ["n1"])
         key.contexts(told.certificate, [told.ca])
+        with pytest.raises(OSError, match="less than 10 s ago"):
+            await client.ask_peers(PeerKey().csr, "10.0.0.1", 9444)
+        book.now += SIGN_S
         with pytest.raises(OSError, match="No certificate"):
             await client.ask_peers("junk", "10.0.0.1", 9444)
         assert await client.ask_promise() == 0.0, "the stream goes on"

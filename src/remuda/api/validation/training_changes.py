@@ -2,8 +2,8 @@
 
 Pods are made one by one, for as long as the job lives. Were the template of a running gang another one from some moment on, the
 next pod that is replaced would run the new command beside ranks that run the old one. A job that is suspended, or has no ranks
-yet, has nothing to mix with. Likewise a role that goes (or gets another name) would take its ranks with it and number the
-others anew. Raises a Refusal with the field and the way to do it.
+yet, has nothing to mix with. Likewise a role that goes (or gets another name, or another place among the roles) would take its
+ranks with it and number the others anew. Raises a Refusal with the field and the way to do it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ def check_training_job_change(old: TrainingJob, new: TrainingJob) -> None:
             ROLE_IN_USE,
             f"Role `{min(gone)}` has pods that run. Without it their ranks would be stopped and the others numbered anew.",
             _suspend_first(old, "the roles"),
+            "spec.roles",
+        )
+    if [role.name for role in new.spec.roles][: len(before)] != list(before):
+        raise Refusal(
+            ROLE_IN_USE,
+            "Pods of this job run, and ranks are numbered by the order of its roles. In another order they would change.",
+            f"Keep the order, with new roles at the end. Or: {_suspend_first(old, 'the roles')}",
             "spec.roles",
         )
     for index, role in enumerate(new.spec.roles):
