@@ -307,10 +307,10 @@ class GangModel:
                 self._remove(uid)
         elif pod.is_terminal:
             return
+        elif refuse:
+            self.kill_launcher(uid)  # one that ran is admitted anew when its node comes back
+            self._patch(pod, status={"phase": "Failed", "reason": "UnexpectedAdmissionError"})
         elif pod.status.phase == "Pending":
-            if refuse:
-                self._patch(pod, status={"phase": "Failed", "reason": "UnexpectedAdmissionError"})
-                return
             self._patch(pod, status={"phase": "Running", "pod_ip": f"127.0.0.{uid.removeprefix('uid-')}"})
             self.launchers[uid] = Launcher(uid)
             self._report(uid)

@@ -8,7 +8,7 @@ charged once, to the cause that explains the rest. A fault of another cause is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -44,13 +44,14 @@ def recover_job(ctx: PlanningContext, found: Sequence[MemberFault]) -> None:
     refused = {
         fault.uid for fault in chosen.faults if (v := ctx.views.get(fault.uid)) and is_pod_refused_by_node(v.pod)
     }
-    if refused and chosen.charge is None and refused == {fault.uid for fault in chosen.faults}:
+    causes = _causes_job_pays_for(chosen, refused)
+    if not causes and chosen.charge is None:
         chosen = msgspec.structs.replace(chosen, charge=())
     root = root_gang_fault(chosen.faults)
     ends_job = chosen.remedy is Remedy.FAIL
     is_explained = not chosen.is_code and _explains_last_interruption(ctx, root)
     is_same = is_explained or _belongs_to_interruption(ctx, root)
-    used = _budgets_job_paid(ctx, chosen, is_explained=is_explained, is_same=is_same)
+    used = _budgets_job_paid(ctx, chosen, causes, is_explained=is_explained, is_same=is_same)
     over = exhausted_budget(ctx.spec.failure.budgets, used)
     if over is not None:
         chosen = msgspec.structs.replace(chosen, remedy=Remedy.FAIL, price_gpu_hours=0.0)
@@ -113,13 +114,20 @@ def _belongs_to_interruption(ctx: PlanningContext, root: MemberFault) -> bool:
     )
 
 
+def _causes_job_pays_for(chosen: ChosenRemedy, refused: Collection[str]) -> set[Cause]:
+    """A pod that its node refused is nobody's failure: its tries are counted by themselves, whatever else broke meanwhile."""
+    if chosen.charge is not None:
+        return set(chosen.charge)
+    not_refused = {fault.cause for fault in chosen.faults if fault.uid not in refused}
+    return not_refused.intersection(causes_to_charge(chosen.faults))
+
+
 def _budgets_job_paid(
-    ctx: PlanningContext, chosen: ChosenRemedy, *, is_explained: bool, is_same: bool
+    ctx: PlanningContext, chosen: ChosenRemedy, causes: set[Cause], *, is_explained: bool, is_same: bool
 ) -> dict[str, int]:
     """The budgets after this: each cause once, and of one interruption the root's cause only once."""
     used, last = dict(ctx.status.used), ctx.last_recovery
     own = chosen.charge is None
-    causes = set(causes_to_charge(chosen.faults) if chosen.charge is None else chosen.charge)
     if is_explained and last is not None:
         return charge_budgets(refund_budget(used, last.cause.value if last.charged is None else last.charged), causes)
     if is_same:

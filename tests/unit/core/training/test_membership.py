@@ -176,6 +176,25 @@ def test_a_pod_that_is_always_refused_fails_the_job_by_name() -> None:
     assert "UnexpectedAdmissionError" in gang.status.message
 
 
+def test_a_refused_pod_costs_no_budget_beside_a_device_that_broke_either() -> None:
+    gang = running(0)
+    gang.kubelet(gang.member(1).uid, refuse=True)
+    gang.break_device(0)
+    gang.deliver()
+    gang.look()
+    assert gang.recovery.cause == "device"
+    assert gang.status.used == {"device": 1, "admission": 1}
+
+
+def test_a_rank_that_dies_beside_a_refused_pod_is_not_charged_to_the_code() -> None:
+    gang = running(0)
+    gang.kubelet(gang.member(1).uid, refuse=True)
+    gang.crash(gang.member(0).uid)
+    gang.deliver()
+    gang.look()
+    assert gang.status.used == {"admission": 1}
+
+
 def test_a_refused_spare_costs_nothing() -> None:
     gang = running(0)
     with_spares(gang, 1)
