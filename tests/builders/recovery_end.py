@@ -146,6 +146,9 @@ def _held_back(world: World, incident: Incident, record: RemedyRecord) -> str:
             is_so = whole is not None and whole.is_open
         case "NodeGone":
             is_so = world._read(Node, subject.node) is None
+        case "NodeBusy":
+            # Such a one may take its rungs' whole deadlines, where the node is silent and answers none of them.
+            is_so = any(other.spec.subject.node == subject.node and not _soon(world, other) for other in others)
         case "HourLimit":
             name, spec = world.remedies.policy_of(subject.node)
             most = world.remedies.limits.most_an_hour(name, spec)
