@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from remuda.api.conditions import is_condition_true
+from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.core.health.mass_silence import MassSilenceRule
 from tests.builders.led_cluster import API_PROCESS, MANAGER_PROCESSES
@@ -130,3 +131,39 @@ async def test_a_device_that_fails_while_the_disk_refuses_writes_is_seen_to_afte
     await world.running("job", attempt=2)
     world.assert_kept(before, but=[2])
     assert (world.gang("neighbour"), world.job("neighbour").status.attempt) == (beside, 1)
+
+
+async def killed_process(world: StalledWorld) -> None:
+    """A gang is told to stop, and its ranks are about to say that they have."""
+    await gang_at_work(world)
+    await world.kill_process("job", 0)
+    await world.until(lambda: world.job().status.attempt == 2, 5.0, "it is told to stop")
+
+
+@pytest.mark.parametrize("way", ["nodes_without_api", "cut_off"])
+@pytest.mark.parametrize("lease_s", [5.0, 20.0])
+def test_nobody_is_late_whose_report_cannot_get_through(lease_s: float, way: str) -> None:
+    """The stop takes 10 s at most, the outage 60. Who was not heard to stop has its devices quarantined."""
+
+    async def story(world: StalledWorld) -> None:
+        await killed_process(world)
+        before, pods = world.gang(), {pod.uid for pod in world.pods()}
+        async with getattr(world, way)(world.rack_of):
+            await world.sleep(60.0)
+            assert {pod.uid for pod in world.pods()} == pods, world.describe()
+        await world.running("job", attempt=2)
+        world.assert_kept(before)
+        assert {pod.uid for pod in world.pods()} == pods, world.describe()
+        assert not any(node.quarantine for node in world._read_all(NodeDevices))
+
+    play(story, kind=StalledWorld, lease_s=lease_s)
+
+
+@in_world(kind=StalledWorld)
+async def test_a_gang_goes_on_without_a_member_that_is_alone_in_not_being_heard(world: StalledWorld) -> None:
+    await killed_process(world)
+    before = world.gang()
+    async with world.nodes_without_api([before[2].node]):
+        await world.running("job", attempt=3)
+        world.assert_kept(before, but=[2])
+        assert world.recovery().reason == "MemberNotStopped"

@@ -28,7 +28,7 @@ from remuda.core.health.agent_liveness import (
 )
 from remuda.core.health.fence_bounds import LONGEST_LEASE_S, hand_on_after_s, promise_s
 from remuda.core.health.mass_silence import MassSilenceRule, MassSilences, NodeSilence, node_silence_of
-from remuda.core.health.own_stalls import NO_STALLS, OwnStalls, StallHistory
+from remuda.core.health.own_stalls import NO_STALLS, DeafTime, OwnStalls, StallHistory
 from remuda.core.health.peer_holds import PeerHolds
 from remuda.core.health.peer_vouching import peers_speak_for_s
 from remuda.core.health.step_samples import GangSlow
@@ -72,6 +72,8 @@ class ClusterView:
         self._held_at, self._held = -math.inf, frozenset[str]()
         self._lost = frozenset[str]()  # found lost since the last look at all nodes
         self._confirmed_at = -math.inf
+        self._mass_unheard = MassSilences(mass_silence)
+        self._unheard_at, self._unheard = -math.inf, frozenset[str]()
         self._promised: dict[str, float] = {}  # by node: when it was last heard of beside the API, and told to run on
         self._cluster = cluster
         self._clock = clock
@@ -243,6 +245,35 @@ class ClusterView:
                 found.append(node_silence_of(node, ends_at, lease))
         return found
 
+    def unheard_times(self, node: str, now: float) -> tuple[DeafTime, ...]:
+        """Times in which nothing that the node's agent reports could reach us, whether it is heard beside the API or not. One
+        that is unheard for a whole lease, and not together with most others, is waited for no longer: its gang has to go on."""
+        lease = self._reporting_lease(node)
+        times = self._renewals.unheard_times(lease, now) if lease is not None else ()
+        if lease is None or not times or times[-1].until < now:
+            return times
+        ends_at = self._report_expiry(lease, self.own_stalls)
+        is_awaited = now <= ends_at or node in self._unheard_with_most(now, ends_at)
+        return times if is_awaited else times[:-1]
+
+    def _unheard_with_most(self, now: float, since: float) -> frozenset[str]:
+        """Nodes that are unheard together with most of their zone, as of a look after `since`."""
+        if not since < self._unheard_at <= now < self._unheard_at + HELD_LOOK_S:
+            stalls = self.own_stalls
+            found = ((node, self._reporting_lease(node.name)) for node in self.nodes.items())
+            silences = [node_silence_of(n, self._report_expiry(lease, stalls), lease) for n, lease in found if lease]
+            self._unheard_at, self._unheard = now, self._mass_unheard.look(silences, now)
+        return self._unheard
+
+    def _reporting_lease(self, node: str) -> Lease | None:
+        """That of whoever reports for the node: its agent's; without one, the agent lives and dies with the node."""
+        own = self.leases.get(liveness_lease_name(node), NODE_LEASE_NAMESPACE)
+        return own or self.leases.get(node, NODE_LEASE_NAMESPACE)
+
+    def _report_expiry(self, lease: Lease, stalls: StallHistory) -> float:
+        heard, lease_s = self._renewals.renewed_at(lease), min(lease.spec.lease_duration_seconds, LONGEST_LEASE_S)
+        return stalls.countdown_ends_at(heard, lease_s) if heard is not None else math.inf
+
     def lease_expiry(self, node: str, stalls: StallHistory | None = None) -> float | None:
         """When nobody speaks for the node any more: neither its kubelet, nor an agent that has a lease of its own and would stop
         its ranks, nor the node itself beside the API."""
@@ -272,10 +303,8 @@ class ClusterView:
 
     def _fencing_lease_s(self, node: str) -> float:
         """The length of the lease by which the node fences itself; 0 when it has none."""
-        for name in (liveness_lease_name(node), node):
-            if (lease := self.leases.get(name, NODE_LEASE_NAMESPACE)) is not None:
-                return float(min(lease.spec.lease_duration_seconds, LONGEST_LEASE_S))
-        return 0.0
+        lease = self._reporting_lease(node)
+        return float(min(lease.spec.lease_duration_seconds, LONGEST_LEASE_S)) if lease is not None else 0.0
 
     def lease_as_seen(self, name: str) -> Lease | None:
         """A lease with the time of its renewal by the manager's clock."""

@@ -190,7 +190,7 @@ class TrainingController:
         expiries = [
             e for p in mine if p.spec.node_name and (e := self._view.lease_expiry(p.spec.node_name)) and e > now
         ]
-        if any(view.node_held for view in views):
+        if any(view.node_held or view.is_unheard(now) for view in views):
             expiries.append(now + HELD_S)  # its end, or an operator's word, is no event of this gang
         refused = self._refused.get(key)
         said = refused.message if refused else ""
@@ -372,6 +372,7 @@ class TrainingController:
             leaving=self._leaving(node) if node else None,
             node_dead=bool(node) and self._view.is_dead(node, now),
             node_held=bool(node) and self._view.is_held(node, now),
+            unheard=self._view.unheard_times(node, now) if node else (),
             signals=self._signals(node, held or devices_of_pod(pod)) if node else (),
             memory_pressure=bool(node) and self._has_pressure(node),
         )

@@ -12,6 +12,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_DOMAIN, ANNOTATION_SEGMENT, ANNOTATION_SPARE, LABEL_INDEX, LABEL_ROLE
 from remuda.api.number_bounds import MAX_COUNT, MAX_SECONDS, are_plausible_seconds, is_plausible_count
+from remuda.core.health.own_stalls import DeafTime
 from remuda.core.state.leaving_nodes import NodeLeavingState
 from remuda.core.state.snapshot import devices_of_pod
 
@@ -64,6 +65,7 @@ class PodView(msgspec.Struct, frozen=True):
     leaving: NodeLeavingState | None = None  # its node is about to go
     node_dead: bool = False
     node_held: bool = False  # silent together with most others: neither lost nor at fault
+    unheard: tuple[DeafTime, ...] = ()  # times in which nothing that its node's agent reports could reach us
     held: tuple[str, ...] = ()  # devices its node says it was given
     signals: tuple[Signal, ...] = ()  # of those devices and of its node
     memory_pressure: bool = False  # of its node
@@ -133,6 +135,9 @@ class PodView(msgspec.Struct, frozen=True):
         """A process of some attempt may be alive in it. On a dead node none is: its agent has fenced itself."""
         at_work = self.report is not None and self.report.state in ("running", "stopping")
         return at_work and not self.node_dead and not self.pod.is_terminal
+
+    def is_unheard(self, now: float) -> bool:
+        return bool(self.unheard) and self.unheard[-1].until >= now
 
     def may_start(self, attempt: int) -> bool:
         """Ready for an attempt before this one: an agent that is the last to hear of this one could still start that."""

@@ -9,19 +9,27 @@ One that is there and has reported nothing yet leaves its node *unreported*: wha
 behind would be dead at every look while its processes run, and the death of one whose clock is ahead would go unnoticed for as
 long. So a renewal counts from when it was first seen here, unless both clocks agree (`AgentLeaseRenewals`). Of a lease that is
 old at first sight nobody can tell which of the two it is: its holder gets one more length of it to be heard.
+
+What an agent reports goes the way of its renewals. While those are missing (`MISSED_SHARE` of the lease without one; they come
+four times per length) it cannot be known whether it has anything to report: it is *unheard*, which is a deaf time of ours about
+this one holder (`own_stalls`). So is all that was before the first sight of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from remuda.api.devices import NodeDevices, Observed
 from remuda.api.kubernetes.core_v1 import Lease
 from remuda.api.meta import to_seconds
+from remuda.core.health.own_stalls import DeafTime
 
 SUFFIX = ".remuda-agent"
 AGREE_SHARE = 0.25  # of the lease's length: holders fence themselves after two thirds of it
+MISSED_SHARE = 1 / 3  # of the lease's length without a renewal: one is missing
+KEPT_GAPS = 4
 REPORT_TIMEOUT_S = 30.0  # how long nothing may be heard, of a device or of an agent
 
 
@@ -70,15 +78,30 @@ class AgentLeaseRenewals:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[datetime, float]] = {}
+        self._gaps: dict[str, tuple[DeafTime, ...]] = {}
 
     def see(self, lease: Lease, now: float) -> None:
         renewed = lease.spec.renew_time
         known = self._seen.get(lease.name)
         if renewed is not None and (known is None or known[0] != renewed):
+            before = known[1] if known is not None else -math.inf
+            if _is_renewal_missing(lease, before, now):
+                self._gaps[lease.name] = (*self._gaps.get(lease.name, ()), DeafTime(before, now))[-KEPT_GAPS:]
             self._seen[lease.name] = renewed, now
 
     def forget(self, name: str) -> None:
         self._seen.pop(name, None)
+        self._gaps.pop(name, None)
+
+    def unheard_times(self, lease: Lease, now: float) -> tuple[DeafTime, ...]:
+        """Times in which the holder could not be heard; the last one stands when it ends now."""
+        known = self._seen.get(lease.name)
+        if known is None:
+            return ()
+        over = tuple(
+            gap for gap in self._gaps.get(lease.name, ()) if gap.until <= now
+        )  # later: on a clock that was ahead
+        return (*over, DeafTime(known[1], now)) if _is_renewal_missing(lease, known[1], now) else over
 
     def renewed_at(self, lease: Lease) -> float | None:
         """Unix seconds of our clock; None when it was never renewed."""
@@ -90,3 +113,7 @@ class AgentLeaseRenewals:
         if known is None or known[0] != renewed:
             return at
         return at if abs(known[1] - at) <= AGREE_SHARE * lease.spec.lease_duration_seconds else known[1]
+
+
+def _is_renewal_missing(lease: Lease, seen_at: float, now: float) -> bool:
+    return now - seen_at > MISSED_SHARE * lease.spec.lease_duration_seconds

@@ -50,6 +50,13 @@ class StallHistory(msgspec.Struct, frozen=True):
                 end = time.until + length
         return end
 
+    def with_unheard(self, times: tuple[DeafTime, ...]) -> StallHistory:
+        """Also for times in which one of the others could not be heard, though we could hear."""
+        if not times:
+            return self
+        merged = sorted((*self.times, *times), key=lambda time: time.until)
+        return msgspec.structs.replace(self, times=tuple(merged))
+
     def counted_from(self, since: float, length: float) -> float:
         """From when a countdown of that length counts."""
         return self.countdown_ends_at(since, length) - length

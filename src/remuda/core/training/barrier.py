@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.api.meta import to_seconds_or, to_time
+from remuda.api.meta import to_time
 from remuda.api.training import Member, RetiredPod, SuccessPolicy
 from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.backoff import job_restart_at
@@ -85,12 +85,6 @@ def _note_resume_step(ctx: PlanningContext, resume: ResumeStep) -> None:
 def _is_retired_pod_awaited(ctx: PlanningContext, pod: RetiredPod) -> bool:
     view = ctx.views.get(pod.uid)
     return view is not None and pod.reason != NOT_STOPPED and (view.may_run or view.may_start(ctx.status.attempt))
-
-
-def is_stop_overdue(ctx: PlanningContext) -> bool:
-    """Everyone has had the time to stop."""
-    raised = to_seconds_or(ctx.status.attempt_raised_at, ctx.now)
-    return ctx.now > ctx.stalls.countdown_ends_at(raised, ctx.spec.failure.stop_deadline_seconds)
 
 
 def is_job_complete(ctx: PlanningContext) -> bool:

@@ -165,8 +165,7 @@ def _waiting_member_fault(
     """The barrier is closed: everyone stops, gets ready and waits for the others. The time to get ready is counted from when
     the pod got its rank: one that waited for room, or was parked for long, has not wasted it."""
     status, limits, report = job.status, job.spec.failure, view.report
-    raised = to_seconds_or(status.attempt_raised_at, now)
-    if view.may_run and now > stalls.countdown_ends_at(raised, limits.stop_deadline_seconds):
+    if view.may_run and now > stop_deadline(job, view, now, stalls):
         text = f"{view.pod.name} did not stop within {limits.stop_deadline_seconds:g} s."
         return fault(Cause.INFRA, NOT_STOPPED, text, lost=True)
     if report is not None and report.state == "parked" and report.attempt >= status.attempt:
@@ -178,6 +177,12 @@ def _waiting_member_fault(
         text = f"{view.pod.name} did not reach the barrier within {limits.start_deadline_seconds:g} s."
         return fault(Cause.INFRA, NOT_STARTED, text, lost=True)
     return None
+
+
+def stop_deadline(job: TrainingJob, view: PodView, now: float, stalls: StallHistory = NO_STALLS) -> float:
+    """By when the pod must have stopped for the attempt. Not while its node cannot be heard: it may have, and cannot say so."""
+    raised = to_seconds_or(job.status.attempt_raised_at, now)
+    return stalls.with_unheard(view.unheard).countdown_ends_at(raised, job.spec.failure.stop_deadline_seconds)
 
 
 def member_start_deadline(
@@ -193,7 +198,12 @@ def member_start_deadline(
     if report is not None and (was_ready or report.state == "parked"):
         at = to_seconds_or(report.time, since)
         since = max(since, at) if at <= now + allowed_s else since  # the node's clock may say anything
-    return stalls.countdown_ends_at(since, allowed_s)
+    return stalls.with_unheard(view.unheard).countdown_ends_at(since, allowed_s)
+
+
+def spare_start_deadline(job: TrainingJob, view: PodView, bound_at: float, stalls: StallHistory = NO_STALLS) -> float:
+    """By when the launcher of a pod without a rank must have spoken."""
+    return stalls.with_unheard(view.unheard).countdown_ends_at(bound_at, job.spec.failure.start_deadline_seconds)
 
 
 def command_never_ran(job: TrainingJob, views: Mapping[str, PodView]) -> tuple[str, str] | None:

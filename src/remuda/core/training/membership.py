@@ -23,9 +23,8 @@ from remuda.core.foreign.refused_pods import BUDGET_EXHAUSTED, is_pod_refused_by
 from remuda.core.gang.budgets import charge_budgets, exhausted_budget
 from remuda.core.gang.pod_view import CLOSED, PodView
 from remuda.core.training import segments
-from remuda.core.training.barrier import is_stop_overdue
 from remuda.core.training.elastic_size import renumbered_members
-from remuda.core.training.faults import NOT_STOPPED
+from remuda.core.training.faults import NOT_STOPPED, spare_start_deadline, stop_deadline
 from remuda.core.training.job_status import fail_job_over_budget, mark_job_failed, placement_refusal, unplaced_rank_pods
 from remuda.core.training.missing_pods import is_replacement_paused, with_returned_pods
 from remuda.core.training.planning_context import PlanningContext
@@ -47,14 +46,17 @@ def delete_retired_pods(ctx: PlanningContext) -> None:
     """Retired pods are deleted until they are gone; then they are forgotten. One that may still run when it should have
     stopped long ago is written down as such, which takes its devices out of use."""
     kept = [r for r in ctx.status.retired if r.uid in ctx.views or is_replacement_paused(r, ctx.now)]
-    if is_stop_overdue(ctx):
-        attempt = ctx.status.attempt
-        late = {r.uid for r in kept if (v := ctx.views.get(r.uid)) and (v.may_run or v.may_start(attempt))}
-        kept = [msgspec.structs.replace(r, reason=NOT_STOPPED) if r.uid in late else r for r in kept]
+    late = {r.uid for r in kept if (v := ctx.views.get(r.uid)) and _is_stop_overdue(ctx, v)}
+    kept = [msgspec.structs.replace(r, reason=NOT_STOPPED) if r.uid in late else r for r in kept]
     if kept != ctx.status.retired:
         ctx.update(retired=kept)
     for pod in kept:
         ctx.delete_pod(pod.uid)
+
+
+def _is_stop_overdue(ctx: PlanningContext, view: PodView) -> bool:
+    may_be_at_work = view.may_run or view.may_start(ctx.status.attempt)
+    return may_be_at_work and ctx.now > stop_deadline(ctx.job, view, ctx.now, ctx.stalls)
 
 
 # -- pods without a rank ----------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ def _is_pod_misplaced(ctx: PlanningContext, view: PodView) -> bool:
 def _is_pod_start_overdue(ctx: PlanningContext, view: PodView) -> bool:
     """Placed, but its launcher never spoke: no use as a spare."""
     at = view.bound_at if view.is_bound and view.is_silent and not view.node_held else None
-    return at is not None and ctx.now > ctx.stalls.countdown_ends_at(at, ctx.spec.failure.start_deadline_seconds)
+    return at is not None and ctx.now > spare_start_deadline(ctx.job, view, at, ctx.stalls)
 
 
 # -- ranks ------------------------------------------------------------------------------------------------------------

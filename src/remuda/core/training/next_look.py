@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from remuda.api.meta import to_seconds, to_seconds_or
+from remuda.api.meta import to_seconds
 from remuda.core.gang.pod_view import CLOSED, OPEN
 from remuda.core.training import checkpoint_handshake, moves
 from remuda.core.training.backoff import job_restart_at
 from remuda.core.training.elastic_size import next_growth_at, next_shrink_at
-from remuda.core.training.faults import member_start_deadline
+from remuda.core.training.faults import member_start_deadline, spare_start_deadline, stop_deadline
 from remuda.core.training.hung_ranks import next_hang_at
 from remuda.core.training.job_status import job_deadline
 from remuda.core.training.planning_context import PlanningContext
@@ -49,13 +49,17 @@ def _next_job_deadline_s(ctx: PlanningContext) -> float | None:
 
 def _suspended_job_wait_s(ctx: PlanningContext) -> float | None:
     """A pod that does not stop in time costs its devices; nothing else can happen by itself."""
-    raised = to_seconds_or(ctx.status.attempt_raised_at, ctx.now)
-    late = ctx.stalls.countdown_ends_at(raised, ctx.spec.failure.stop_deadline_seconds)
-    return late - ctx.now + MARGIN_S if ctx.status.retired and late >= ctx.now else None
+    return min((late - ctx.now + MARGIN_S for late in _retired_pod_deadlines(ctx) if late >= ctx.now), default=None)
+
+
+def _retired_pod_deadlines(ctx: PlanningContext) -> Iterator[float]:
+    for pod in ctx.status.retired:
+        if (view := ctx.views.get(pod.uid)) is not None:
+            yield stop_deadline(ctx.job, view, ctx.now, ctx.stalls)
 
 
 def _job_deadlines(ctx: PlanningContext) -> Iterator[float]:
-    status, limits = ctx.status, ctx.spec.failure
+    status = ctx.status
     if (at := checkpoint_handshake.next_checkpoint_check_at(ctx)) is not None:
         yield at
     if (at := next_hang_at(ctx)) is not None:
@@ -71,10 +75,10 @@ def _job_deadlines(ctx: PlanningContext) -> Iterator[float]:
             yield to_seconds(pod.until)
     for view in ctx.free():
         if view.is_bound and view.is_silent and (at := view.bound_at) is not None:
-            yield ctx.stalls.countdown_ends_at(at, limits.start_deadline_seconds)
+            yield spare_start_deadline(ctx.job, view, at, ctx.stalls)
     if status.barrier == CLOSED and status.members:
-        raised = to_seconds_or(status.attempt_raised_at, ctx.now)
-        yield ctx.stalls.countdown_ends_at(raised, limits.stop_deadline_seconds)
+        yield from _retired_pod_deadlines(ctx)
         for member in status.members:
             if (found := ctx.views.get(member.uid)) and not found.is_ready_for(status.attempt):
+                yield stop_deadline(ctx.job, found, ctx.now, ctx.stalls)
                 yield member_start_deadline(ctx.job, member, found, ctx.now, ctx.stalls)

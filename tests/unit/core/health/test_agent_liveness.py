@@ -1,5 +1,7 @@
 """An agent's lease: silent when it has run out, and nothing else."""
 
+import math
+
 import msgspec
 import pytest
 
@@ -7,6 +9,7 @@ from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.core.health.agent_liveness import (
+    AgentLeaseRenewals,
     agent_lease_ends_at,
     agent_silent_since,
     liveness_lease_name,
@@ -14,6 +17,7 @@ from remuda.core.health.agent_liveness import (
     unreported_nodes,
 )
 from remuda.core.health.ledger import judge_node
+from remuda.core.health.own_stalls import NO_STALLS, DeafTime
 from tests.builders.gangs import a_node
 
 
@@ -35,6 +39,42 @@ def a_lease(renewed: float | None = 100.0) -> Lease:
 )
 def test_silence(lease: Lease | None, now: float, silent: float | None, look: float | None) -> None:
     assert (agent_silent_since(lease, now), agent_lease_ends_at(lease, now)) == (silent, look)
+
+
+def heard(*renewals: float) -> AgentLeaseRenewals:
+    """Each seen as it was made."""
+    seen = AgentLeaseRenewals()
+    for at in renewals:
+        seen.see(a_lease(at), at)
+    return seen
+
+
+FIRST_SIGHT = DeafTime(-math.inf, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("renewals", "now", "unheard"),
+    [
+        pytest.param([], 100.0, [], id="nothing known"),
+        pytest.param([100.0], 109.0, [FIRST_SIGHT], id="new to us"),
+        pytest.param([100.0, 107.5, 115.0], 124.0, [FIRST_SIGHT], id="four times per length"),
+        pytest.param([100.0, 107.5], 118.0, [FIRST_SIGHT, DeafTime(107.5, 118.0)], id="one is missing"),
+        pytest.param([100.0, 160.0, 167.5], 170.0, [FIRST_SIGHT, DeafTime(100.0, 160.0)], id="was missing"),
+        pytest.param([100.0, 160.0], 130.0, [FIRST_SIGHT], id="our clock went back"),
+    ],
+)
+def test_an_agent_is_unheard_while_a_renewal_is_missing(
+    renewals: list[float], now: float, unheard: list[DeafTime]
+) -> None:
+    assert heard(*renewals).unheard_times(a_lease(), now) == tuple(unheard)
+
+
+def test_a_deadline_does_not_pass_while_an_agent_is_unheard() -> None:
+    seen = heard(100.0, 107.5)
+    for now in (120.0, 130.0, 200.0):
+        assert NO_STALLS.with_unheard(seen.unheard_times(a_lease(), now)).countdown_ends_at(108.0, 10.0) > now
+    seen.see(a_lease(201.0), 201.0)
+    assert NO_STALLS.with_unheard(seen.unheard_times(a_lease(), 202.0)).countdown_ends_at(108.0, 10.0) == 211.0
 
 
 def test_names() -> None:
