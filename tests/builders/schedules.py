@@ -18,7 +18,6 @@ from remuda.api.names import LABEL_GANG
 from remuda.api.training import Budgets, Cause, Member, TrainingJob
 from remuda.core.state.snapshot import devices_of_pod
 from remuda.embedded.node.training_model import SimulatedBehaviour
-from remuda.launch.protocol import MAX_CHECKPOINTS
 from tests.builders.acts import Act, Actor, pick
 from tests.builders.stops import wrong_charges
 from tests.builders.world import NAMESPACE, Injected, World
@@ -292,18 +291,11 @@ class StrictActor(Actor):
             elif self._hangs(job):
                 if self.plans[job.name].hang_after:
                     return False  # it will be found
-            elif self._has_nowhere_to_resume(job):
+            elif world.has_nowhere_to_resume(job.name):
                 continue
             elif not world.is_running(job.name) and (not job.status.reason or self._fits(job)):
                 return False
         return True
-
-    def _has_nowhere_to_resume(self, job: TrainingJob) -> bool:
-        """The models of the other ranks go on while one hangs for ever, as no real gang would: its last checkpoint is not among
-        the newest that their launchers name. Then an operator has to say what is to be done."""
-        ranks = range(self.plans[job.name].replicas)
-        named = [set(self.world.checkpoints.usable((NAMESPACE, job.name), r)[:MAX_CHECKPOINTS]) for r in ranks]
-        return job.status.reason == "CheckpointMissing" and not set.intersection(*named)
 
     def _hangs(self, job: TrainingJob) -> bool:
         members = {m.uid for m in job.status.members}
@@ -322,7 +314,7 @@ class StrictActor(Actor):
             for uid, child in world.children():
                 if uid in {m.uid for m in status.members} and not child.is_hung:
                     assert child.step > steps[uid], f"{uid} makes no steps\n{world.describe()}"
-        elif status.phase != "Succeeded" and not self._has_nowhere_to_resume(job):
+        elif status.phase != "Succeeded" and not world.has_nowhere_to_resume(job.name):
             assert status.reason in ("DomainFull", "GangTooLarge", "InsufficientDevices", "NoRoom"), world.describe()
             assert not self._fits(job), f"{job.name} waits although there is room\n{world.describe()}"
 

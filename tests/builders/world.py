@@ -49,6 +49,7 @@ from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.embedded.node.simulated_runtime import SimulatedRuntime
 from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints, SimulatedTraining
 from remuda.kube.runtime.leader import lease_micro_time
+from remuda.launch.protocol import MAX_CHECKPOINTS
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
@@ -496,6 +497,13 @@ class World:
         ranks = range(sum(role.replicas for role in self.job(job).spec.roles))
         kept = [set(self.checkpoints.usable((NAMESPACE, job), rank)) for rank in ranks]
         return max(set.intersection(*kept), default=0)
+
+    def has_nowhere_to_resume(self, job: str = "job") -> bool:
+        """The models of the other ranks go on while one stands still, as no real gang would: its last checkpoint is not among
+        the newest that their launchers name. Then an operator has to say what is to be done."""
+        ranks = range(sum(role.replicas for role in self.job(job).spec.roles))
+        named = [set(self.checkpoints.usable((NAMESPACE, job), rank)[:MAX_CHECKPOINTS]) for rank in ranks]
+        return self.job(job).status.reason == "CheckpointMissing" and not set.intersection(*named)
 
     def assert_kept(self, before: Gang, job: str = "job", *, but: Sequence[int] = ()) -> None:
         """Every rank has the pod, node and devices it had, except those in `but`, which have another pod."""
