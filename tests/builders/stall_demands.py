@@ -77,8 +77,11 @@ class Excuses:
 
     @property
     def _may_lack_leader(self) -> bool:
-        """Nodes fence themselves for want of one; a fenced node asks nobody, so who leads next knows it by its lease alone."""
-        return self._schedule.timing is not None and self._schedule.is_overlapping
+        """Nodes fence themselves for want of one; a fenced node asks nobody, so who leads next knows it by its lease alone. So
+        does a manager that was stopped for longer than a fence waits, when it runs again."""
+        schedule = self._schedule
+        may_lack = schedule.timing is not None or any(act.kind == "manager-stop" for act in schedule.acts)
+        return may_lack and schedule.is_overlapping
 
     def _may_stop(self, act: Act) -> bool:
         timing = self._schedule.timing
