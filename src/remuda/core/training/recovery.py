@@ -8,7 +8,7 @@ charged once, to the cause that explains the rest. A fault of another cause is a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -44,7 +44,7 @@ def recover_job(ctx: PlanningContext, found: Sequence[MemberFault]) -> None:
     refused = {
         fault.uid for fault in chosen.faults if (v := ctx.views.get(fault.uid)) and is_pod_refused_by_node(v.pod)
     }
-    causes = _causes_job_pays_for(chosen, refused)
+    causes = _causes_job_pays_for(ctx, chosen, refused)
     if not causes and chosen.charge is None:
         chosen = msgspec.structs.replace(chosen, charge=())
     root = root_gang_fault(chosen.faults)
@@ -114,12 +114,15 @@ def _belongs_to_interruption(ctx: PlanningContext, root: MemberFault) -> bool:
     )
 
 
-def _causes_job_pays_for(chosen: ChosenRemedy, refused: Collection[str]) -> set[Cause]:
-    """A pod that its node refused is nobody's failure: its tries are counted by themselves, whatever else broke meanwhile."""
+def _causes_job_pays_for(ctx: PlanningContext, chosen: ChosenRemedy, refused: set[str]) -> set[Cause]:
+    """A pod that its node refused is nobody's failure: its tries are counted by themselves, whatever else broke meanwhile. Where
+    its own device broke, that is the fault, and the refusal follows from it."""
     if chosen.charge is not None:
         return set(chosen.charge)
-    not_refused = {fault.cause for fault in chosen.faults if fault.uid not in refused}
-    return not_refused.intersection(causes_to_charge(chosen.faults))
+    is_alone = refused == {fault.uid for fault in chosen.faults}
+    free = {uid for uid in refused if is_alone or ctx.views[uid].bad_device is None}
+    paid = {fault.cause for fault in chosen.faults if fault.uid not in free}
+    return paid.intersection(causes_to_charge(chosen.faults))
 
 
 def _budgets_job_paid(

@@ -186,6 +186,15 @@ def test_a_refused_pod_costs_no_budget_beside_a_device_that_broke_either() -> No
     assert gang.status.used == {"device": 1, "admission": 1}
 
 
+def test_a_refused_pod_whose_own_device_broke_is_charged_to_the_device_beside_others() -> None:
+    gang = running(0)
+    gang.kubelet(gang.member(1).uid, refuse=True)
+    gang.kill_launcher(gang.member(0).uid)
+    gang.break_device(1)
+    gang.look()
+    assert gang.status.used == {"device": 1, "infra": 1, "admission": 1}
+
+
 def test_a_rank_that_dies_beside_a_refused_pod_is_not_charged_to_the_code() -> None:
     gang = running(0)
     gang.kubelet(gang.member(1).uid, refuse=True)
