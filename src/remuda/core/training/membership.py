@@ -17,7 +17,7 @@ import msgspec
 
 from remuda.api.meta import to_time
 from remuda.api.names import ANNOTATION_GANG_SIZE
-from remuda.api.training import Cause, Member, Placement, RetiredPod
+from remuda.api.training import Cause, Member, Placement, RetiredPod, TrainingJob
 from remuda.core.foreign.refused_pods import ADMISSION_BUDGET as REJECTION_BUDGET
 from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
 from remuda.core.foreign.refused_pods import BUDGET_EXHAUSTED, is_pod_refused_by_node, refused_pod_retry_s
@@ -84,13 +84,13 @@ def drop_unfit_pods(ctx: PlanningContext) -> None:
     """Pods without a rank that went bad. No attempt is raised for them: nobody runs there."""
     out = ctx.member_uids | ctx.retired_uids
     ended: list[PodView] = []
-    has_place = any(v.is_bound and v.is_usable for v in ctx.views.values())
+    has_place, job = any(v.is_bound and v.is_usable for v in ctx.views.values()), ctx.job
     for view in [v for v in ctx.views.values() if v.uid not in out]:
         if view.is_usable:
             if (
                 _is_pod_misplaced(ctx, view)
                 or _is_pod_start_overdue(ctx, view)
-                or _waits_with_old_size(ctx, view, has_place=has_place)
+                or _waits_with_old_size(job, view, has_place=has_place)
             ):
                 ctx.delete_pod(view.uid)
         elif view.pod.is_terminal and not (view.pod.is_deleting or view.bad_device or view.node_dead):
@@ -153,12 +153,12 @@ def _is_pod_misplaced(ctx: PlanningContext, view: PodView) -> bool:
     return bool(view.made_for) and view.made_for != ctx.status.placement.domain
 
 
-def _waits_with_old_size(ctx: PlanningContext, view: PodView, *, has_place: bool) -> bool:
+def _waits_with_old_size(job: TrainingJob, view: PodView, *, has_place: bool) -> bool:
     """It waits to be placed together with more pods than there will be, or with fewer: `replicas` was changed since it was made.
     Where the gang has a place, each pod is placed by itself; only a segment may still wait to be whole."""
     if view.is_bound:
         return False
-    sizes = job_pod_sizes(ctx.job, view.segment)
+    sizes = job_pod_sizes(job, view.segment)
     if has_place:
         sizes.pop(ANNOTATION_GANG_SIZE)
     return any(view.pod.annotations.get(name) != size for name, size in sizes.items())

@@ -60,6 +60,7 @@ def test_a_gang_with_fewer_replicas_has_ranks_without_gaps_from_the_next_attempt
     reduce(gang, 3)
     gang.settle()
     assert [m.rank for m in gang.status.members] == list(range(6)), "a running gang is not stopped for it"
+    assert gang.status.message == "6 ranks run attempt 1. The next attempt has 3."
     gang.lose_node(lost)
     gang.settle()
     assert gang.is_running
