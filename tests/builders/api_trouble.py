@@ -39,11 +39,11 @@ def before_next(write: str, *happenings: Happening) -> Happening:
     return happen
 
 
-def lose_answer(write: str) -> Happening:
-    """The next such write is done, and its answer is lost."""
+def lose_answer(write: str, error: Exception | None = None) -> Happening:
+    """The next such write is done, and its answer is lost: the writer gets the error instead."""
 
     async def happen(stage: ControllerStage) -> None:
-        stage.api.unanswered.append(write)
+        stage.api.unanswered.append((write, error or Unavailable("the connection broke")))
 
     return happen
 
@@ -66,7 +66,7 @@ class TappedCluster(RelayedCluster):
         self.log: list[str] = []
         self.refused: list[tuple[str, ApiError]] = []
         self.meddled: list[tuple[str, Sequence[Happening]]] = []
-        self.unanswered: list[str] = []
+        self.unanswered: list[tuple[str, Exception]] = []
         self.late: dict[type[KObject], float] = {}
 
     async def _write(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -82,9 +82,9 @@ class TappedCluster(RelayedCluster):
             self.log.append(f"{what} !{error.reason}")
             raise
         self.log.append(what)
-        for lost in [e for e in self.unanswered if what.startswith(e)][:1]:
+        for lost in [e for e in self.unanswered if what.startswith(e[0])][:1]:
             self.unanswered.remove(lost)
-            raise Unavailable("the connection broke")
+            raise lost[1]
         return answer
 
     def _read(self, what: str) -> None:

@@ -194,3 +194,70 @@ async def test_a_quota_that_comes_while_a_large_pod_is_judged_is_kept(
     answer = await wire.ask("POST", f"{TEAM}/pods", large_pod("a"))
     assert (answer.code, answer.reason) == (403, "Forbidden"), answer.body
     assert "exceeded quota" in answer.body["message"]
+
+
+GADGETS = "/apis/a.b/v1/namespaces/team/gadgets"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def gadgets(**note: Any) -> dict[str, Any]:
+    """The definition of a kind with one field, a text; `note`: what more its schema says of it."""
+    spec = {"type": "object", "additionalProperties": {"type": "string", **note}}
+    schema = {"type": "object", "properties": {"spec": spec}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"plural": "gadgets", "kind": "Gadget"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "gadgets.a.b"},
+        "spec": {"group": "a.b", "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+def gadget() -> dict[str, Any]:
+    spec = {f"f{n}": "x" * 1_000 for n in range(2 * LARGE_BYTES // 1_000)}
+    return {"apiVersion": "a.b/v1", "kind": "Gadget", "metadata": {"name": "g"}, "spec": spec}
+
+
+@pytest.mark.parametrize("does", ["is changed", "goes", "goes and comes back"])
+async def test_a_definition_that_changes_while_a_large_object_is_judged_by_it_counts(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, does: str
+) -> None:
+    """It was judged by the definition of the request's beginning, or stayed in the store of a kind that is gone."""
+    await wire.create(DEFINITIONS, gadgets())
+    real, seen = OffLoop.run, 0
+
+    async def disturbed(self: OffLoop, work: Callable[[], Any]) -> Any:
+        nonlocal seen
+        result = await real(self, work)
+        seen += isinstance(result, MadeDecision)
+        if seen == 1 and isinstance(result, MadeDecision):
+            if does == "is changed":
+                patch = {"spec": gadgets(maxLength=10)["spec"]}
+                assert (await wire.ask("PATCH", f"{DEFINITIONS}/gadgets.a.b", patch, MERGE)).code == 200
+            else:
+                assert (await wire.ask("DELETE", f"{DEFINITIONS}/gadgets.a.b")).code == 200
+            if does == "goes and comes back":
+                await wire.create(DEFINITIONS, gadgets(maxLength=10))
+        return result
+
+    monkeypatch.setattr(OffLoop, "run", disturbed)
+    first = await wire.ask("POST", GADGETS, gadget())
+    assert (first.code, first.reason) == (503, "ServiceUnavailable"), first.body
+    assert first.body["details"]["retryAfterSeconds"] == 1
+    assert wire.store.scan("/a.b/gadgets/") == []
+    again = await wire.ask("POST", GADGETS, gadget())
+    assert again.code == (404 if does == "goes" else 422), again.body
+
+
+async def test_nothing_is_made_of_a_definition_that_is_on_its_way_out(wire: Wire) -> None:
+    """Its last object held it up, and every new one would have."""
+    await wire.create(DEFINITIONS, gadgets())
+    small = {**gadget(), "spec": {}}
+    await wire.create(GADGETS, {**small, "metadata": {"name": "held", "finalizers": ["a.b/wait"]}})
+    assert (await wire.ask("DELETE", f"{DEFINITIONS}/gadgets.a.b")).code == 200
+    refused = await wire.ask("POST", GADGETS, small)
+    assert (refused.code, refused.reason) == (405, "MethodNotAllowed"), refused.body
+    let_go = {"metadata": {"finalizers": None}}
+    assert (await wire.ask("PATCH", f"{GADGETS}/held", let_go, MERGE)).code == 200
+    assert (await wire.ask("GET", f"{DEFINITIONS}/gadgets.a.b")).code == 404

@@ -1,9 +1,12 @@
 """One scheduling cycle: gather what waits, decide on one snapshot, bind.
 
 A cycle runs whenever pods, nodes or verdicts changed, at most one at a time. Bindings that the informer has not shown back
-are *assumed*: their devices count as taken until the pod is seen bound or the binding failed, so two cycles can never give
-one device away twice. A refused pod gets a PodScheduled=False condition with the reason and the fix, written only when it
-changes. Pods of an owner whose last ones were refused by their nodes wait before they are placed again, longer each time.
+are *assumed*: their devices count as taken until the pod is seen bound or the binding was refused, so two cycles can never give
+one device away twice. One without an answer may have been done: it stays assumed, and each cycle begins by reading its pod
+(`core.scheduling.unanswered_bindings`).
+
+A refused pod gets a PodScheduled=False condition with the reason and the fix, written only when it changes. Pods of an owner
+whose last ones were refused by their nodes wait before they are placed again, longer each time.
 """
 
 from __future__ import annotations
@@ -30,6 +33,12 @@ from remuda.core.foreign.refused_pods import (
 )
 from remuda.core.scheduling.gang_placement import PlacementPlan, plan_placement_in_steps
 from remuda.core.scheduling.placement_request import Assignment, PodAsk
+from remuda.core.scheduling.unanswered_bindings import (
+    BindingStep,
+    UnansweredBinding,
+    is_binding_in_doubt,
+    plan_unanswered_binding,
+)
 from remuda.core.scheduling.waiting_gangs import gather_waiting_gangs, waiting_pod_created_at
 from remuda.core.state.reservations import Reservation
 from remuda.core.state.snapshot import build_snapshot
@@ -75,6 +84,7 @@ class Scheduler:
         self._schedulers = schedulers
         self._events = events
         self._assumed: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._unanswered: dict[str, UnansweredBinding] = {}  # of those
         self._changed = asyncio.Event()
         pods.add_index("unbound", lambda pod: [] if pod.spec.node_name else ["*"])
         pods.subscribe(self._on_pod)
@@ -84,7 +94,7 @@ class Scheduler:
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         if pod is not None and (new is None or new.spec.node_name or new.is_terminal):
-            self._assumed.pop(pod.uid, None)
+            self._free(pod.uid)
         # A pod already bound that only changed its status frees nothing and needs nothing.
         if new is None or new.is_terminal or not new.spec.node_name:
             self._changed.set()
@@ -95,7 +105,7 @@ class Scheduler:
 
     async def run(self) -> None:
         while True:
-            timeout = RECHECK_S if any(self._waiting()) else None
+            timeout = RECHECK_S if self._unanswered or any(self._waiting()) else None
             try:
                 # Not `wait_for`: Python 3.11's loses a cancellation that comes in the moment the event is set.
                 async with asyncio.timeout(timeout):
@@ -116,6 +126,7 @@ class Scheduler:
 
     async def cycle(self) -> PlacementPlan:
         now = self._clock()
+        await write_all_objects(lambda binding: self._settle(binding, now), list(self._unanswered.values()))
         asks = gather_waiting_gangs(self._ready(now), self._siblings, self._domain, now)
         assignments: list[Assignment] = []
         refused: list[tuple[PodAsk, Refusal]] = []
@@ -170,29 +181,71 @@ class Scheduler:
         found = self._nodes.get(node)
         return found.labels.get(topology) if found is not None else None
 
+    def _free(self, uid: str) -> None:
+        self._assumed.pop(uid, None)
+        self._unanswered.pop(uid, None)
+
     async def _bind(self, assignment: Assignment) -> None:
         ask = assignment.pod
         self._assumed[ask.uid] = (assignment.node, assignment.devices)
-        annotations = {ANNOTATION_DEVICES: ",".join(assignment.devices)}
         pod = self._pods.get(ask.name, ask.namespace)
         try:
             if pod is not None and pod.uid == ask.uid and wants_placed_condition(pod):
                 await self._mark_placed(pod)
-            await self._cluster.bind(
-                ask.name, ask.namespace, Binding(assignment.node, ObjectMeta(uid=ask.uid, annotations=annotations))
-            )
+        except Exception:
+            self._free(ask.uid)  # the binding was not sent
+            raise
+        try:
+            await self._send_binding(assignment)
         except (Conflict, NotFound) as error:
-            self._assumed.pop(ask.uid, None)
+            self._free(ask.uid)
             self._changed.set()
             log.info("binding refused", pod=ask.name, node=assignment.node, error=str(error))
-        except ApiError:
-            self._assumed.pop(ask.uid, None)
+        except Exception as error:
+            if is_binding_in_doubt(error):
+                self._unanswered[ask.uid] = UnansweredBinding(assignment, self._clock())
+            else:
+                self._free(ask.uid)
             raise
+
+    async def _send_binding(self, assignment: Assignment) -> None:
+        ask = assignment.pod
+        annotations = {ANNOTATION_DEVICES: ",".join(assignment.devices)}
+        await self._cluster.bind(
+            ask.name, ask.namespace, Binding(assignment.node, ObjectMeta(uid=ask.uid, annotations=annotations))
+        )
+        pod = self._pods.get(ask.name, ask.namespace)
+        if pod is not None and pod.uid == ask.uid:
+            held = f" with {', '.join(assignment.devices)}" if assignment.devices else ""
+            text = f"Successfully assigned {ask.namespace}/{ask.name} to {assignment.node}{held}"
+            self._events.normal(pod, "Scheduled", text)
+
+    async def _settle(self, binding: UnansweredBinding, now: float) -> None:
+        """Finds out what became of a binding without an answer. What cannot be found out now is looked at again later."""
+        ask = binding.assignment.pod
+        try:
+            pod: Pod | None = await self._cluster.get(Pod, ask.name, ask.namespace)
+        except NotFound:
+            pod = None
+        except ApiError as error:
+            log.info("unanswered binding not read", pod=ask.name, error=str(error))
+            return
+        step = plan_unanswered_binding(binding, pod, now)
+        if step is BindingStep.FREE:
+            self._free(ask.uid)
+        elif step is BindingStep.DONE:
+            self._unanswered.pop(ask.uid, None)
         else:
-            if pod is not None and pod.uid == ask.uid:
-                held = f" with {', '.join(assignment.devices)}" if assignment.devices else ""
-                text = f"Successfully assigned {ask.namespace}/{ask.name} to {assignment.node}{held}"
-                self._events.normal(pod, "Scheduled", text)
+            try:
+                await self._send_binding(binding.assignment)
+            except Exception as error:  # also a refusal says nothing of the one before
+                if is_binding_in_doubt(error):
+                    self._unanswered[ask.uid] = UnansweredBinding(binding.assignment, self._clock())
+                if not isinstance(error, ApiError):
+                    raise
+                log.info("binding sent again in vain", pod=ask.name, error=str(error))
+            else:
+                self._unanswered.pop(ask.uid, None)
 
     async def _mark_placed(self, pod: Pod) -> None:
         """Before it is bound: afterwards its node may have refused it, and its owner's controller judged that, already."""

@@ -8,13 +8,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from remuda.api.codec import to_wire
 from remuda.api.devices import NodeDevices, OrderAnswer, QuarantineOrder
+from remuda.api.kubernetes.core_v1 import Pod, PodSpec, PodStatus
+from remuda.api.meta import ObjectMeta, OwnerReference
+from remuda.api.names import ANNOTATION_DEVICES
+from remuda.api.remedies import Mode, RemedyPolicy, RemedyPolicySpec
 from remuda.kube.cluster import Cluster
 from remuda.runtime.state_dir import StateDir
 from tests.builders.remedies import incident
-from tests.unit.cli.scenes import Cli, machines
+from tests.unit.cli.scenes import GPUS, Cli, a_job, a_node, a_sliced_node, machines, pods
 
 
 class Answering(Cli):
@@ -126,3 +131,82 @@ def test_devices_says_what_is_done_about_one(tmp_path: Path) -> None:
     assert "REMEDY" in found
     assert "quarantined by" in found
     assert "REMEDY" not in Cli(tmp_path / "other", machines()).run("devices", "-o", "wide").out
+
+
+# --- whom a quarantine hits -------------------------------------------------------------------------------------------
+
+
+def foreign(name: str, device: str, owner: str = "", **annotations: str) -> Pod:
+    """A pod that is no job's of ours, on node-01."""
+    marks = {f"remuda.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    owners = [OwnerReference("apps/v1", owner, "web", "uid-web", controller=True)] if owner else []
+    meta = ObjectMeta(
+        name=name,
+        namespace="team",
+        uid=f"uid-{name}",
+        annotations={ANNOTATION_DEVICES: device, **marks},
+        owner_references=owners,
+    )
+    return Pod(metadata=meta, spec=PodSpec(node_name="node-01"), status=PodStatus(phase="Running"))
+
+
+def quarantine(cli: Cli, device: str = "gpu-1", node: str = "node-01") -> list[str]:
+    """What is said below the first line and above the way back."""
+    result = cli.run("quarantine", node, device, "--why", "it smokes")
+    assert result.code == 0, result.err
+    first, *rest, last = result.out.splitlines()
+    assert last.startswith("To put it back into use: remuda")
+    return [first.removeprefix(f"{device} of {node} is quarantined. "), *rest]
+
+
+def test_a_quarantine_says_that_nobody_is_hit(tmp_path: Path) -> None:
+    assert quarantine(Cli(tmp_path, machines())) == ["Nobody holds it."]
+
+
+def test_a_quarantine_names_the_rank_that_moves(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, [*machines(), *pods(), a_job()])
+    assert quarantine(cli, node="node-04") == [
+        "It was in use:",
+        "  job default/hello: rank 1 (pod default/hello-worker-3) moves to other devices. "
+        "The job stops for it and goes on from its checkpoint.",
+    ]
+    spare = quarantine(cli, node="node-05")
+    assert spare[1] == "  job default/hello: pod default/hello-worker-4 has no rank now; it is replaced."
+
+
+def test_a_quarantine_says_what_becomes_of_other_pods(tmp_path: Path) -> None:
+    cli = Cli(
+        tmp_path,
+        [
+            *machines(),
+            foreign("bare", "gpu-0"),
+            foreign("web", "gpu-1", "ReplicaSet"),
+            foreign("tough", "gpu-2", "ReplicaSet", device_failed="restart"),
+            foreign("going", "gpu-3", "ReplicaSet", device_failed="gang"),
+            foreign("ends", "gpu-4", "ReplicaSet", device_failed="fail"),
+        ],
+    )
+    said = {name: quarantine(cli, device)[1:] for name, device in zip("abcde", GPUS, strict=False)}
+    assert said == {
+        "a": ["  pod team/bare stays where it is and gets the condition DeviceFailed."],
+        "b": ["  pod team/web is deleted; its owner makes another one elsewhere."],
+        "c": ["  pod team/tough restarts in place, and is deleted when the device is not back in time."],
+        "d": ["  pod team/going is deleted with all pods of its gang."],
+        "e": ["  pod team/ends ends as Failed, with the reason DeviceFailed."],
+    }
+
+
+def test_where_a_policy_only_observes_nobody_is_sent_away(tmp_path: Path) -> None:
+    watching = RemedyPolicy(metadata=ObjectMeta(name="default"), spec=RemedyPolicySpec(mode=Mode.OBSERVE))
+    cli = Cli(tmp_path, [*machines(), watching, foreign("web", "gpu-1", "ReplicaSet")])
+    assert quarantine(cli)[1] == (
+        "  pod team/web stays where it is and gets the condition DeviceFailed: policy default only observes."
+    )
+
+
+def test_a_quarantine_of_a_sliced_device_names_who_holds_a_slice(tmp_path: Path) -> None:
+    there = [one for one in machines() if one.name != "node-02"]
+    web = foreign("web", "gpu-1-3g.40gb-4", "ReplicaSet")
+    moved = replace(web, spec=replace(web.spec, node_name="node-02"))
+    cli = Cli(tmp_path, [*there, a_node(2), a_sliced_node(), moved])
+    assert quarantine(cli, node="node-02")[1].startswith("  pod team/web is deleted")

@@ -79,7 +79,7 @@ def test_flags_become_a_job() -> None:
         ({"replicas": 0}, "InvalidReplicas", "from 1"),
         ({"gpus": -8}, "InvalidGpus", "gpus is -8"),
         ({"spares": -1}, "InvalidSpares", "spares is -1"),
-        ({"hang_after": -1.0}, "InvalidSeconds", "hangAfterSeconds is -1"),
+        ({"hang_after": -1.0}, "InvalidSeconds", "--hang-after is -1 seconds"),
         ({"name": "Not_A_Name"}, "InvalidName", "lower-case"),
         ({"name": "x" * 60}, "InvalidName", "at most 52"),
     ],

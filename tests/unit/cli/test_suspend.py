@@ -75,7 +75,7 @@ def test_the_flags_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert spec.suspend
     refused = cli.run("train", "other", "--ttl", "-1", "--", "python", "train.py")
     assert refused.code == 2
-    assert "ttlSecondsAfterFinished" in refused.err
+    assert "--ttl is -1 seconds" in refused.err
 
 
 def test_progress_and_eta_are_shown(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`remuda train` from the command line to the object in the API."""
 
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -81,11 +82,29 @@ def test_a_topology_that_no_node_has_is_noted(cluster: Cli, here: Path) -> None:
     assert train(cluster, "-f", "tight.yaml").err == ""
 
 
-def test_a_gang_the_whole_cluster_cannot_hold_is_told_so(cluster: Cli) -> None:
-    result = train(cluster, "huge", "--replicas", "400", "--gpus", "8", "--", "python", "train.py")
+@pytest.mark.parametrize("topology", [(), ("--topology", "none"), ("--topology", "rack")])
+def test_a_gang_the_whole_cluster_cannot_hold_is_told_so(cluster: Cli, topology: tuple[str, ...]) -> None:
+    result = train(cluster, "huge", "--replicas", "400", "--gpus", "8", *topology, "--", "python", "train.py")
     assert result.code == 0
-    assert result.err.startswith("note: The whole cluster has room for ")
-    assert "400 pods wait until nodes are added. Ask for fewer with --replicas." in result.err
+    assert result.err == (
+        "note: Role worker needs 400 pods of 8 GPUs; the cluster (48 GPUs on 6 nodes) has room for 6, were it empty. "
+        "Ask for at most 6 replicas, or add nodes for 394 more.\n"
+    )
+    assert "It cannot start on the nodes that there are now" in result.out
+    assert "follow it" not in result.out
+    assert "remuda delete huge" in result.out
+
+
+def test_a_gang_that_no_rack_can_hold_is_not_followed_either(cluster: Cli) -> None:
+    result = train(cluster, "x", "--replicas", "6", "--gpus", "8", "--topology", "rack", "--", "python", "train.py")
+    assert "It cannot start on the nodes that there are now" in result.out
+    assert "follow it" not in result.out
+
+
+def test_before_nodes_have_reported_nobody_says_that_a_job_cannot_start(tmp_path: Path, here: Path) -> None:
+    result = train(Cli(tmp_path / "empty"), "x", "--replicas", "400", "--", "python", "train.py")
+    assert (result.code, result.err) == (0, "")
+    assert "follow it" in result.out
 
 
 def test_a_file(cluster: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +139,22 @@ COMMAND = ("--", "python", "train.py")
 @pytest.mark.parametrize(
     ("argv", "reason", "words"),
     [
-        (("x", "--replicas", "-1", *COMMAND), "InvalidReplicas", "replicas is -1"),
+        (("x", "--replicas", "-1", *COMMAND), "InvalidReplicas", ": --replicas is -1. Give a number from 1 "),
+        (("x", "--gpus", "2000", *COMMAND), "InvalidGpus", ": --gpus is 2000. Give a number from 0 to 1024."),
+        (("x", "--spares", "-1", *COMMAND), "InvalidSpares", ": --spares is -1."),
+        (("x", "--total-steps", "-1", *COMMAND), "InvalidSteps", ": --total-steps is -1."),
+        (("x", "--budget", "code=9999999", *COMMAND), "InvalidBudget", ": --budget code is 9999999."),
+        (
+            ("x", "--hang-after", "30h", *COMMAND),
+            "InvalidSeconds",
+            ": --hang-after is 108000 seconds. Give a time from 0 to 86400 seconds.",
+        ),
+        (
+            ("x", "--env", "REMUDA_RANK=1", *COMMAND),
+            "InjectedField",
+            ": --env sets the variable `REMUDA_RANK`, which Remuda sets itself. Give it another name.",
+        ),
+        (("-f", "few.yaml"), "InvalidReplicas", ": spec.roles[0].replicas is 0."),
         (("x", "--gpus", "64", *COMMAND), "GpusExceedNode", "the largest node has 8"),
         (("x", "--", "no-such-program"), "CommandNotFound", "There is no command `no-such-program` on the PATH."),
         (("x", "--", "python", "missing.py"), "CommandNotFound", "missing.py does not exist"),
@@ -149,6 +183,7 @@ def test_bad_input_is_one_line_and_nothing_is_created(
     (here / "broken.yaml").write_text("kind: TrainingJob\nspec: a: b")
     (here / "typo.yaml").write_text(GOOD.replace("replicas", "replica"))
     (here / "latin.yaml").write_bytes(b"name: \xff\xfe")
+    (here / "few.yaml").write_text(re.sub(r"replicas: \d+", "replicas: 0", GOOD))
     result = train(cluster, *argv)
     assert result.code == 2, result.out
     assert result.err.startswith(f"error: {reason}: "), result.err
@@ -156,7 +191,8 @@ def test_bad_input_is_one_line_and_nothing_is_created(
     assert result.err.count("\n") == 1
     assert result.out == ""
     assert jobs(cluster) == []
-    assert sorted(p.name for p in here.iterdir()) == ["broken.yaml", "job.yaml", "latin.yaml", "train.py", "typo.yaml"]
+    files = ["broken.yaml", "few.yaml", "job.yaml", "latin.yaml", "train.py", "typo.yaml"]
+    assert sorted(p.name for p in here.iterdir()) == files
 
 
 def test_a_taken_name(cluster: Cli) -> None:

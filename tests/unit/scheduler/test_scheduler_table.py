@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from remuda.api.devices import DeviceState
-from remuda.api.errors import Conflict
+from remuda.api.errors import ApiError, Conflict, Unavailable
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, LeaseSpec, Node, Pod, PodSchedulingGate
 from remuda.api.meta import JsonObject, KObject, ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_GANG_SIZE, ANNOTATION_TOPOLOGY_REQUIRED, RESOURCE_GPU
@@ -72,6 +72,7 @@ def at(node: str, devices: str | None = None) -> JsonObject:
 
 
 N1, N2 = a_node("n1").gpus(2), a_node("n2").gpus(2)
+WORN = N1.device("gpu-1", DeviceState.UNHEALTHY)
 BIND, PLACED = "bind Pod/default/p to n1", "Normal Pod/default/p Scheduled"
 REFUSE, REFUSED = "patch Pod/default/p/status", "Warning Pod/default/p FailedScheduling"
 UNPLACED: JsonObject = {
@@ -237,6 +238,50 @@ SCENARIOS = [
         given=[*both(N1), waits()],
         first=[lose_answer(BIND)],
         want=Want([BIND], [], {P: at("n1")}),
+    ),
+    *(
+        Scenario(
+            name=f"devices of a binding whose answer was lost ({type(error).__name__}) are given to nobody else",
+            given=[*both(WORN), waits(), waits("older", gpus=2, age=60.0)],
+            first=[late(Pod, 20.0), lose_answer(BIND, error)],
+            happens=[put(N1.devices())],
+            want=Want(
+                [BIND, "patch Pod/default/older/status", "patch Pod/default/older/status"],
+                ["Warning Pod/default/older FailedScheduling"] * 2,
+                {P: at("n1", "gpu-0"), (Pod, "default/older"): UNPLACED},
+                errors=not isinstance(error, ApiError),
+            ),
+        )
+        for error in (Unavailable("no answer"), ApiError("etcdserver: request timed out"), TimeoutError(), OSError())
+    ),
+    Scenario(
+        name="a binding that never arrived is sent again to the same place",
+        given=[*both(N1, N2), waits()],
+        first=[refuse_next(BIND, times=3), refuse_next("get Pod/default/p")],
+        happens=[do(lambda stage: stage.props.update(penalties={"n1": 1})), wait(20.0)],
+        want=Want([*[f"{BIND} !ServiceUnavailable"] * 3, BIND], [PLACED], {P: at("n1", "gpu-0")}),
+    ),
+    Scenario(
+        name="the devices of a binding that cannot have arrived any more are free",
+        given=[*both(N1, N2), waits()],
+        first=[refuse_next(BIND), refuse_next("get Pod/default/p", times=14)],
+        happens=[patch(Node, "n1", {"spec": {"unschedulable": True}}), wait(80.0)],
+        want=Want([f"{BIND} !ServiceUnavailable", "bind Pod/default/p to n2"], [PLACED], {P: at("n2")}),
+    ),
+    Scenario(
+        name="a refusal that comes after a lost answer frees nothing",
+        given=[*both(N1), waits(gpus=2), waits("q", gpus=2)],
+        first=[
+            refuse_next(BIND),
+            refuse_next(BIND, Conflict("not now")),
+            refuse_next("get Pod/default/p"),
+        ],
+        happens=[wait(20.0)],
+        want=Want(
+            [f"{BIND} !ServiceUnavailable", "patch Pod/default/q/status", f"{BIND} !Conflict", BIND],
+            ["Warning Pod/default/q FailedScheduling", PLACED],
+            {P: at("n1"), Q: UNPLACED},
+        ),
     ),
     Scenario(
         name="a new scheduler binds what is left and tells nobody again",

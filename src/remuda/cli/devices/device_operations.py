@@ -97,7 +97,8 @@ def probe(session: Session, node: str, device: str, timeout: float) -> int:
 @with_session
 def quarantine(session: Session, node: str, device: str, why: str) -> None:
     """Take a device out of use until it is released, whatever it reports. The pod that holds it is treated as if the device had
-    failed: a training job moves the rank; for other pods their annotation decides."""
+    failed: a training job moves the rank; for other pods their annotation decides. Who that is, and what becomes of them, is
+    printed."""
     from remuda.api.codec import to_wire
     from remuda.api.devices import NodeDevices, QuarantineOrder
     from remuda.api.errors import Refusal
@@ -107,7 +108,7 @@ def quarantine(session: Session, node: str, device: str, why: str) -> None:
 
     order = QuarantineOrder(BY_OPERATOR, why, getpass.getuser(), to_time(session.clock()))
 
-    async def run() -> None:
+    async def run() -> list[str]:
         async with session.connect() as cluster:
             found = await find_device(cluster, node, device)
             before = found.quarantine.get(device)
@@ -117,12 +118,37 @@ def quarantine(session: Session, node: str, device: str, why: str) -> None:
                     f"{device} of {node} is quarantined by {before.by or 'somebody'}: {before.reason}. {before.message}",
                     f"Nothing to do. `remuda release {node} {device}` puts it back into use.",
                 )
+            hit = await _quarantine_effects(cluster, found, device)
             when = Preconditions(resource_version=found.metadata.resource_version)
             await cluster.patch(NodeDevices, node, {"quarantine": {device: to_wire(order)}}, when=when)
+            return hit
 
-    asyncio.run(run())
-    release = session.command_line(f"release {node} {device} --after-probe")
-    click.echo(f"{device} of {node} is quarantined. To put it back into use: {release}")
+    hit = asyncio.run(run())
+    click.echo(f"{device} of {node} is quarantined. {hit[0]}")
+    for line in hit[1:]:
+        click.echo(f"  {line}")
+    click.echo(f"To put it back into use: {session.command_line(f'release {node} {device} --after-probe')}")
+
+
+async def _quarantine_effects(cluster: Cluster, found: NodeDevices, device: str) -> list[str]:
+    """Who holds it, and what becomes of them, below a first sentence. Whoever may quarantine need not be allowed to read that."""
+    from remuda.api.errors import ApiError
+    from remuda.api.kubernetes.core_v1 import Node, Pod
+    from remuda.api.remedies import RemedyPolicy
+    from remuda.api.training import TrainingJob
+    from remuda.cli.devices.quarantine_effects import quarantine_effect_lines
+    from remuda.core.remedies.policies import policy_in_force, remedy_policy_for
+
+    try:
+        pods, jobs = (await cluster.list(Pod)).items, (await cluster.list(TrainingJob)).items
+        labels = (await cluster.get(Node, found.name)).labels
+        policies = [policy_in_force(policy) for policy in (await cluster.list(RemedyPolicy)).items]
+    except ApiError as error:
+        return [f"Who holds it could not be read: {printable_line(error.message)}."]
+    rows = found.observed.devices
+    policy = remedy_policy_for(rows[0].type if rows else "", labels, policies)
+    lines = [printable_line(line) for line in quarantine_effect_lines(found, device, pods, jobs, policy)]
+    return ["It was in use:", *lines] if lines else ["Nobody holds it."]
 
 
 @click.command()

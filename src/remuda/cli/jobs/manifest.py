@@ -91,7 +91,40 @@ def build_job(asked: JobRequest) -> TrainingJob:
     }
     if asked.ttl is not None:
         spec["ttlSecondsAfterFinished"] = asked.ttl
-    return checked_job({"metadata": {"name": asked.name, "namespace": asked.namespace}, "spec": spec})
+    try:
+        return checked_job({"metadata": {"name": asked.name, "namespace": asked.namespace}, "spec": spec})
+    except Refusal as refusal:
+        raise _in_words_of_flags(refusal) from None
+
+
+# The field of a refusal, and the flag that the value came from.
+_FLAGS = {
+    "spec.roles[0].replicas": "--replicas",
+    "spec.roles[0].gpus": "--gpus",
+    "spec.spares": "--spares",
+    "spec.topology.required": "--topology",
+    "spec.checkpoint.path": "--checkpoint",
+    "spec.failure.hangAfterSeconds": "--hang-after",
+    "spec.totalSteps": "--total-steps",
+    "spec.activeDeadlineSeconds": "--deadline",
+    "spec.ttlSecondsAfterFinished": "--ttl",
+    **{f"spec.failure.budgets.{cause}": f"--budget {cause}" for cause in Cause},
+}
+_TIMES = ("--hang-after", "--deadline", "--ttl")
+
+
+def _in_words_of_flags(refusal: Refusal) -> Refusal:
+    """Who wrote flags is told of flags."""
+    field, message, fix = refusal.field, refusal.message, refusal.fix
+    if ".env[" in field:
+        return Refusal(refusal.reason, message.replace("Role `worker`", "--env"), "Give it another name.", "--env")
+    flag = _FLAGS.get(field)
+    if flag is None:
+        return refusal
+    if flag in _TIMES:
+        message = re.sub(r" is (\S+)\.$", r" is \1 seconds.", message)
+        fix = re.sub(r"^Give a number from (.*)\.$", r"Give a time from \1 seconds.", fix)
+    return Refusal(refusal.reason, message.replace(field, flag), fix.replace(field, flag), flag)
 
 
 def checked_job(body: JsonObject) -> TrainingJob:

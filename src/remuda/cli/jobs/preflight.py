@@ -18,6 +18,8 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, PodSpec
 from remuda.api.training import Role, TrainingJob, gpus_of_role
 from remuda.cli.text import plural_text
+from remuda.core.state.cluster_capacity import node_amounts, sum_capacity
+from remuda.core.training.gang_size import job_too_large
 
 _INTERPRETERS = ("python", "bash", "sh")
 
@@ -60,10 +62,7 @@ def default_job_topology(
     if max(room.values()) >= replicas + spares:
         return label, ""
     if total < replicas:
-        return "", (
-            f"The whole cluster has room for {plural_text(total, 'pod')} with {gpus} GPUs each, so {replicas} pods wait "
-            "until nodes are added. Ask for fewer with --replicas."
-        )
+        return "", ""  # `why_job_cannot_start` says more
     what = plural_text(replicas, "pod") + (f" and {plural_text(spares, 'spare')}" if spares else "")
     return (
         "",
@@ -85,6 +84,16 @@ def _count_room(
         if label in node.labels:
             room[node.labels[label]] = room.get(node.labels[label], 0) + fits
     return room, total
+
+
+def why_job_cannot_start(job: TrainingJob, nodes: Sequence[Node], devices: Sequence[NodeDevices]) -> str:
+    """Why the job would wait even if nothing else ran; "" when it would not. It is allowed: nodes may come."""
+    ledgers = {d.name: d for d in devices}
+    if not any(d.observed.devices for d in devices):
+        return ""  # before nodes have reported nobody can tell
+    capacity = sum_capacity(node_amounts(node, ledgers.get(node.name)) for node in nodes)
+    too_large = job_too_large(job, capacity)
+    return f"{too_large.message} {too_large.fix}" if too_large is not None else topology_note(job, nodes, devices)
 
 
 def topology_note(job: TrainingJob, nodes: Sequence[Node], devices: Sequence[NodeDevices]) -> str:

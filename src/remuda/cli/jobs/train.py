@@ -146,8 +146,8 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
         async with _connect_if_needed(session, needed=not dry_run) as cluster:
             job, note = (from_file, "") if from_file else await _complete_job(cluster, asked, flags, name)
             await _check_before_create(session, cluster, job)
-            note = note or await _topology_note(cluster, job)
-            for line in filter(None, (note, _earlier_checkpoints_note(session, job))):
+            stuck = await _why_it_cannot_start(cluster, job)
+            for line in filter(None, (note, stuck, _earlier_checkpoints_note(session, job))):
                 click.echo(f"note: {line}", err=True)
             if dry_run:
                 print_document("yaml" if form == "table" else form, object_body(job))
@@ -155,7 +155,7 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
             assert cluster is not None
             made = await _create_job(cluster, job)
             session.choose(None, made.namespace)  # a file may name another one
-            _announce_job(session, made, form)
+            _announce_job(session, made, form, can_start=not stuck)
             if not watch:
                 return 0
             from remuda.cli.jobs.job_follow import follow_job
@@ -282,14 +282,14 @@ async def _default_topology(cluster: Cluster, asked: JobRequest) -> tuple[str, s
     return default_job_topology(asked.replicas, asked.spares, asked.gpus, RACK_LABEL, nodes, devices)
 
 
-async def _topology_note(cluster: Cluster | None, job: TrainingJob) -> str:
+async def _why_it_cannot_start(cluster: Cluster | None, job: TrainingJob) -> str:
     from remuda.api.devices import NodeDevices
     from remuda.api.kubernetes.core_v1 import Node
-    from remuda.cli.jobs.preflight import topology_note
+    from remuda.cli.jobs.preflight import why_job_cannot_start
 
-    if cluster is None or not job.spec.topology.required:
+    if cluster is None:
         return ""
-    return topology_note(job, (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items)
+    return why_job_cannot_start(job, (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items)
 
 
 async def _check_before_create(session: Session, cluster: Cluster | None, job: TrainingJob) -> None:
@@ -342,7 +342,7 @@ async def _create_job(cluster: Cluster, job: TrainingJob) -> TrainingJob:
         raise job_name_taken(job) from None
 
 
-def _announce_job(session: Session, job: TrainingJob, form: str) -> None:
+def _announce_job(session: Session, job: TrainingJob, form: str, *, can_start: bool) -> None:
     if is_document(form):
         print_document(form, object_body(job))
         return
@@ -362,6 +362,9 @@ def _announce_job(session: Session, job: TrainingJob, form: str) -> None:
         f"drill process-kill {job.name} --rank {ranks - 1}": "break it on purpose",
         f"delete {job.name}": "stop and remove it",
     }
+    if not can_start:
+        click.echo("It cannot start on the nodes that there are now, even if nothing else ran: see the note.")
+        commands = {f"delete {job.name}": "remove it", f"job {job.name}": "why it waits"}
     print_commands("", [(session.command_line(words), what) for words, what in commands.items()])
 
 

@@ -7,6 +7,9 @@ things are said in its own words:
   launcher   the command is wrapped; the launcher is a file in a directory that the plugin mounts together with the devices
   no device  a pod without devices never meets the plugin: both directories come by hostPath, a folder of its own by subPathExpr
 
+For a kubelet a variable that a ConfigMap or Secret brings (`envFrom`) stands over one of a device plugin, and a written one over
+both. So every variable of ours that the launcher or its helper reads is written: empty where the agent says it later, or nobody.
+
 The annotation then says "container", so that an embedded node on the same cluster does not wrap it again. What the template
 says stays, except where it names a variable, volume or mount that is ours (`api.injected_fields`): ours stands, theirs is
 taken out.
@@ -36,6 +39,19 @@ LAUNCHER_FILE = f"{LAUNCHER_PATH}/remuda-launch.pyz"
 IN_CONTAINER = "container"  # value of the annotation: the container's own command is the launcher
 
 _FIELDS = {"REMUDA_POD_NAME": "metadata.name", "REMUDA_POD_UID": "metadata.uid", "REMUDA_NODE": "spec.nodeName"}
+# Read by the launcher or by `remuda_train`. Empty is as good as not set there, and what the agent says stands over it.
+_EMPTY = (
+    "REMUDA_ALLOC_WAIT",
+    "REMUDA_ATTEMPT",
+    "REMUDA_CHECKPOINT_DIR",
+    "REMUDA_CHECKPOINT_RANKS",
+    "REMUDA_CHECKPOINT_REQUEST_FILE",
+    "REMUDA_LOG_FILE",
+    "REMUDA_PROGRESS_FILE",
+    "REMUDA_PROGRESS_SOCKET",
+    "REMUDA_RANK",
+    "REMUDA_RESUME_STEP",
+)
 
 
 class KubeletGangPodForm(msgspec.Struct, frozen=True):
@@ -75,6 +91,8 @@ class KubeletGangPodForm(msgspec.Struct, frozen=True):
         ]
         # The launcher's own TERM-to-KILL must fit into the pod's, or its child is killed without having been asked.
         added.append({"name": "REMUDA_STOP_GRACE", "value": f"{max(0.0, min(5.0, grace_s * 0.8)):g}"})
+        added.append({"name": "REMUDA_ALLOC_DIR", "value": ALLOC_PATH})
+        added += [{"name": name, "value": ""} for name in _EMPTY]
         container["command"] = [*self.launcher, *command]
         container["env"] = [*added, *(container.get("env") or [])]  # theirs behind what they may refer to
         return container
@@ -95,7 +113,6 @@ class KubeletGangPodForm(msgspec.Struct, frozen=True):
         ]
         spec["volumes"] = [*volumes, *(spec.get("volumes") or [])]
         container["volumeMounts"] = [*mounts, *(container.get("volumeMounts") or [])]
-        container["env"] = [{"name": "REMUDA_ALLOC_DIR", "value": ALLOC_PATH}, *container["env"]]
 
 
 def _asks_for_devices(container: JsonObject) -> bool:

@@ -1,8 +1,8 @@
 """Why pods are not placed: no node could ever take them (`explain_never_placeable`), or there is no room now
 (`explain_not_placed`). Pure.
 
-The one reason that is told is of the domain that would take most of the pods, so that it names what is lacking and not
-what is merely full. The same sentence ends up in pod conditions, job status, CLI and dashboard.
+The one reason that is told is of the domain that would take most of the pods, of those that could ever take all, so that it names
+what is lacking and not what is merely full. The same sentence ends up in pod conditions, job status, CLI and dashboard.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def explain_not_placed(
     domains = snapshot.domains(topology)
     names = [pinned] if pinned is not None else sorted(domains)
     fits = {name: count_fitting_pods(snapshot, domains.get(name, []), pods, transaction) for name in names}
-    best = max(names, key=lambda name: fits[name], default="")
+    # Beside those that are placed already the few that are not always could, so nothing is said of a pinned domain.
+    holds = {name: _pods_held_if_empty(snapshot, domains.get(name, []), pods) for name in names if pinned is None}
+    best = max(names, key=lambda name: (holds.get(name, 0) >= len(pods), fits[name]), default="")
     nodes = [snapshot.nodes[ix] for ix in domains.get(best, [])]
     return no_room_refusal(
         reason or ("DomainFull" if pinned is not None else "InsufficientDevices"),
@@ -59,7 +61,14 @@ def explain_not_placed(
         ],
         is_all_away=not any(may_schedule_on_node(view, pods[0]) for view in nodes),
         is_plugin_lost=any(_resource_of_lost_plugin(view, pods[0]) for view in nodes),
+        holds=max(holds.values(), default=None),
     )
+
+
+def _pods_held_if_empty(snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk]) -> int:
+    """How many of these pods the nodes would hold at most if they were empty, by their GPUs; all, if they ask for none."""
+    gpus = min(pod.gpus for pod in pods)
+    return sum(snapshot.gpus_of_node(ix) // gpus for ix in nodes) if gpus else len(pods)
 
 
 def _unknown_resource_refusal(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
@@ -149,9 +158,10 @@ def no_room_refusal(
     away: Sequence[str],
     is_all_away: bool,
     is_plugin_lost: bool = False,
+    holds: int | None = None,
 ) -> Refusal:
     """`gpus` of each pod asked for, and `others` of other devices; `fits` of them would fit in `domain`; `away`: why each node
-    there that takes none does."""
+    there that takes none does. `holds`: at most so many could ever be in one domain; None = not known."""
     if not is_known:
         if topology:
             return Refusal(reason, f"No node has the label {topology}.", "Label the nodes or drop topology.required.")
@@ -170,6 +180,10 @@ def no_room_refusal(
         return Refusal(
             reason, sentence, f"Bring nodes of {where} back, or change the pods' node selector and tolerations."
         )
+    if holds is not None and need > holds:  # no room that anybody frees would do
+        what = f"No {level} could hold more than {holds}" if topology else f"The cluster could hold {holds} at most"
+        other = "leave out topology.required" if topology else "add nodes"
+        return Refusal(reason, sentence, f"{what}, were it empty: ask for {need - holds} fewer replicas, or {other}.")
     if fits == 0:
         return Refusal(reason, sentence, f"Free {_devices_asked_text(max(gpus), others)} on one node of {where}.")
     return Refusal(

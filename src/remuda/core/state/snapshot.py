@@ -120,7 +120,13 @@ class Snapshot:
     @cached_property
     def largest_node(self) -> int:
         """GPUs of the node that has most, well or not; a shared one counts as often as it is offered."""
-        return max((_snapshot_node_gpus(n) for n in self.nodes), default=0)
+        return max(map(self.gpus_of_node, range(len(self.nodes))), default=0)
+
+    def gpus_of_node(self, ix: int) -> int:
+        """Well or not, held or not; a shared one counts as often as it is offered."""
+        view = self.nodes[ix]
+        rows = view.resources.get(RESOURCE_GPU)
+        return view.offered.get(RESOURCE_GPU, 0) if rows is None else rows.bit_count()
 
     def is_suspect(self, nodes: Sequence[int]) -> bool:
         """Whether what they share is suspected of failing."""
@@ -169,11 +175,6 @@ class Snapshot:
                 worn[ix] |= back & view.worn
                 left[ix] = {r: n + (1 if r == PODS else requests.get(r, 0)) for r, n in left[ix].items()}
         return Snapshot(self.nodes, tuple(free), tuple(left), tuple(worn))
-
-
-def _snapshot_node_gpus(view: NodeView) -> int:
-    rows = view.resources.get(RESOURCE_GPU)
-    return view.offered.get(RESOURCE_GPU, 0) if rows is None else rows.bit_count()
 
 
 def snapshot_device_mask(devices: tuple[str, ...], ids: Iterable[str]) -> int:

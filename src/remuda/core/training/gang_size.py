@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from remuda.api.errors import Refusal
-from remuda.api.training import Role, gpus_of_role
+from remuda.api.training import Role, TrainingJob, gpus_of_role
 from remuda.core.state.cluster_capacity import ClusterCapacity
 from remuda.core.training.elastic_size import asked_role_sizes, least_replicas, resize_job
-from remuda.core.training.placement_options import trial_pod_ask
+from remuda.core.training.placement_options import role_pod_ask, trial_pod_ask
 from remuda.core.training.planning_context import FEW_PODS, GANG_TOO_LARGE, PODS_A_LOOK, PlanningContext
+from remuda.core.training.role_stages import present_roles
 
 
 def hold_gang_if_too_large(ctx: PlanningContext) -> None:
@@ -36,6 +37,13 @@ def hold_gang_if_too_large(ctx: PlanningContext) -> None:
 
 def room_for_role(ctx: PlanningContext, role: Role, capacity: ClusterCapacity) -> int:
     return capacity.room_for(trial_pod_ask(ctx, role).requests)
+
+
+def job_too_large(job: TrainingJob, capacity: ClusterCapacity) -> Refusal | None:
+    """The same of a job that is yet to be made."""
+    roles = present_roles(job.spec, job.status)
+    rooms = {role.name: capacity.room_for(role_pod_ask(job, role).requests) for role in roles}
+    return gang_too_large(roles, rooms, capacity)
 
 
 def gang_too_large(roles: Sequence[Role], rooms: Mapping[str, int], capacity: ClusterCapacity) -> Refusal | None:

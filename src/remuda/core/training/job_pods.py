@@ -65,7 +65,7 @@ def build_job_pod(
         **without_injected_names(role.template.metadata.annotations),
         ANNOTATION_LAUNCH: "true",
         ANNOTATION_TEMPLATE: template_digest(role),
-        ANNOTATION_GANG_SIZE: str(sum(r.replicas for r in job.spec.roles)),
+        **job_pod_sizes(job, segment),
     }
     if job.spec.topology.required:
         annotations[ANNOTATION_TOPOLOGY_REQUIRED] = job.spec.topology.required
@@ -75,7 +75,6 @@ def build_job_pod(
         annotations[ANNOTATION_SPARE] = "true"
     if segment >= 0:
         annotations[ANNOTATION_SEGMENT] = str(segment)
-        annotations[ANNOTATION_SEGMENT_SIZE] = str(_segment_size(job, segment))
     if optional:
         annotations[ANNOTATION_OPTIONAL] = "true"
     if prefer:
@@ -103,10 +102,13 @@ def build_job_pod(
     }
 
 
-def _segment_size(job: TrainingJob, number: int) -> int:
-    """Ranks of that segment; the last one may be smaller."""
-    block = job.spec.topology.segment_size
-    return min(block, sum(role.replicas for role in job.spec.roles) - number * block)
+def job_pod_sizes(job: TrainingJob, segment: int) -> dict[str, str]:
+    """How many pods are placed together with one, as it says itself: of the gang, and of its segment (-1 = it has none)."""
+    ranks = sum(role.replicas for role in job.spec.roles)
+    if segment < 0:
+        return {ANNOTATION_GANG_SIZE: str(ranks)}
+    block = job.spec.topology.segment_size  # the last segment may be smaller
+    return {ANNOTATION_GANG_SIZE: str(ranks), ANNOTATION_SEGMENT_SIZE: str(min(block, ranks - segment * block))}
 
 
 def _job_pod_spec(job: TrainingJob, role: Role) -> JsonObject:

@@ -229,6 +229,9 @@ def _job_phase(ctx: PlanningContext) -> tuple[str, str, str]:
             if size >= ctx.asked_size:
                 text += " The others join the next attempt."
             return "Running", "FewerRanks", text
+        if len(status.members) > size:  # `replicas` were reduced meanwhile
+            text = f"{len(status.members)} ranks run attempt {status.attempt}. The next attempt has {size}."
+            return "Running", "BarrierOpen", text
         return "Running", "BarrierOpen", f"All {size} ranks run attempt {status.attempt}."
     has_run = status.started_at is not None
     waiting = "Recovering" if has_run else "Pending"

@@ -16,7 +16,8 @@ from datetime import datetime
 import msgspec
 
 from remuda.api.meta import to_time
-from remuda.api.training import Cause, Member, Placement, RetiredPod
+from remuda.api.names import ANNOTATION_GANG_SIZE
+from remuda.api.training import Cause, Member, Placement, RetiredPod, TrainingJob
 from remuda.core.foreign.refused_pods import ADMISSION_BUDGET as REJECTION_BUDGET
 from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
 from remuda.core.foreign.refused_pods import BUDGET_EXHAUSTED, is_pod_refused_by_node, refused_pod_retry_s
@@ -25,10 +26,12 @@ from remuda.core.gang.pod_view import CLOSED, PodView
 from remuda.core.training import segments
 from remuda.core.training.elastic_size import renumbered_members
 from remuda.core.training.faults import NOT_STOPPED, spare_start_deadline, stop_deadline
+from remuda.core.training.job_pods import job_pod_sizes
 from remuda.core.training.job_status import fail_job_over_budget, mark_job_failed, placement_refusal, unplaced_rank_pods
 from remuda.core.training.missing_pods import is_replacement_paused, with_returned_pods
 from remuda.core.training.planning_context import PlanningContext
 
+SURPLUS = "ReplicasReduced"
 NOT_PLACED = "InsufficientDevices"  # the scheduler's word for a gang that sits nowhere yet
 RETRY_S = 2.0  # pause after a pod that ended before it had a rank: what refused it may need a moment to let go
 
@@ -83,9 +86,14 @@ def drop_unfit_pods(ctx: PlanningContext) -> None:
     """Pods without a rank that went bad. No attempt is raised for them: nobody runs there."""
     out = ctx.member_uids | ctx.retired_uids
     ended: list[PodView] = []
+    has_place, job = any(v.is_bound and v.is_usable for v in ctx.views.values()), ctx.job
     for view in [v for v in ctx.views.values() if v.uid not in out]:
         if view.is_usable:
-            if _is_pod_misplaced(ctx, view) or _is_pod_start_overdue(ctx, view):
+            if (
+                _is_pod_misplaced(ctx, view)
+                or _is_pod_start_overdue(ctx, view)
+                or _waits_with_old_size(job, view, has_place=has_place)
+            ):
                 ctx.delete_pod(view.uid)
         elif view.pod.is_terminal and not (view.pod.is_deleting or view.bad_device or view.node_dead):
             ended.append(view)
@@ -147,6 +155,17 @@ def _is_pod_misplaced(ctx: PlanningContext, view: PodView) -> bool:
     return bool(view.made_for) and view.made_for != ctx.status.placement.domain
 
 
+def _waits_with_old_size(job: TrainingJob, view: PodView, *, has_place: bool) -> bool:
+    """It waits to be placed together with more pods than there will be, or with fewer: `replicas` was changed since it was made.
+    Where the gang has a place, each pod is placed by itself; only a segment may still wait to be whole."""
+    if view.is_bound:
+        return False
+    sizes = job_pod_sizes(job, view.segment)
+    if has_place:
+        sizes.pop(ANNOTATION_GANG_SIZE)
+    return any(view.pod.annotations.get(name) != size for name, size in sizes.items())
+
+
 def _is_pod_start_overdue(ctx: PlanningContext, view: PodView) -> bool:
     """Placed, but its launcher never spoke: no use as a spare."""
     at = view.bound_at if view.is_bound and view.is_silent and not view.node_held else None
@@ -157,8 +176,10 @@ def _is_pod_start_overdue(ctx: PlanningContext, view: PodView) -> bool:
 
 
 def fill_ranks(ctx: PlanningContext) -> None:
-    if ctx.status.barrier == CLOSED and _has_role_grown(ctx):
-        ctx.update(members=renumbered_members(ctx))
+    if ctx.status.barrier == CLOSED:
+        _drop_surplus_members(ctx)
+        if _has_role_grown(ctx):
+            ctx.update(members=renumbered_members(ctx))
     members = {m.rank: _refreshed_member(ctx, m) for m in ctx.status.members}
     if ctx.status.barrier == CLOSED:
         taken = _fill_ranks_first(ctx, members) if not members else []
@@ -173,6 +194,22 @@ def fill_ranks(ctx: PlanningContext) -> None:
     elif ctx.status.held_roles:
         _fill_vacant_ranks(ctx, members, ctx.status.held_roles)
     ctx.update(members=[members[rank] for rank in sorted(members)])
+
+
+def _drop_surplus_members(ctx: PlanningContext) -> None:
+    """`replicas` are fewer than when the ranks were given: the last ranks go, now that nobody runs."""
+    members = ctx.status.members
+    if segments.is_job_segmented(ctx):  # the others stay where their segment is
+        kept = [m for m in members if m.rank < len(ctx.ranks)]
+    elif all(ctx.vacant(role) >= 0 for role in ctx.spec.roles):
+        return
+    else:
+        kept = renumbered_members(ctx)
+    staying = {m.uid for m in kept}
+    for member in members:
+        if member.uid not in staying:
+            retire_pod(ctx, member.uid, SURPLUS)
+    ctx.update(members=kept)
 
 
 def _has_role_grown(ctx: PlanningContext) -> bool:

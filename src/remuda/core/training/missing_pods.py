@@ -87,6 +87,8 @@ def _ask_for_segment_pods(ctx: PlanningContext, role: Role) -> None:
             ctx.delete_pod(view.uid)
         for _ in range(missing - len(waiting)):
             _ask_for_pod(ctx, role, segment=number, domain=where)
+    for view in [v for v in free if v.segment >= len(domains)]:  # the gang has fewer segments now
+        ctx.delete_pod(view.uid)
     spares = [v for v in free if v.segment < 0]
     wanted = most_spares(ctx, role, ctx.spec.spares) if role is ctx.spec.roles[0] else 0
     for view in spares[::-1][: max(0, len(spares) - wanted)]:

@@ -14,7 +14,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
 from remuda.api.number_bounds import MAX_SECONDS
-from remuda.api.training import Loan, Remedy, Role, gpus_of_role
+from remuda.api.training import Loan, Remedy, Role, TrainingJob, gpus_of_role
 from remuda.core.gang.gang_remedy import MemberFault, PlacementOptions, RemedyCosts, root_gang_fault
 from remuda.core.gang.pod_view import PodView
 from remuda.core.scheduling.explain import explain_not_placed
@@ -181,4 +181,9 @@ def _held_by_pods(views: Iterable[PodView]) -> list[Held]:
 
 
 def trial_pod_ask(ctx: PlanningContext, role: Role) -> PodAsk:
-    return pod_ask_of(from_wire(Pod, build_job_pod(ctx.job, role, 0, spare=False, domain="")))
+    return role_pod_ask(ctx.job, role)
+
+
+def role_pod_ask(job: TrainingJob, role: Role) -> PodAsk:
+    """What any pod of the role asks for."""
+    return pod_ask_of(from_wire(Pod, build_job_pod(job, role, 0, spare=False, domain="")))

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
 from remuda.api.errors import Refusal
-from remuda.api.training import Placement, Role
+from remuda.api.training import Member, Placement, Role
 from remuda.core.gang.gang_remedy import MemberFault, PlacementOptions
 from remuda.core.gang.pod_view import PodView
 from remuda.core.scheduling.explain import explain_not_placed
@@ -50,9 +50,9 @@ def segment_domains(ctx: PlanningContext) -> list[str]:
 
 
 def locate_segments(ctx: PlanningContext) -> None:
-    """Writes down where segments sit that sat nowhere before: with their first placed pod."""
+    """Writes down where segments sit that sat nowhere before: with their first placed pod. Forgets those that are no more."""
     found = segment_domains(ctx)
-    if all(found):
+    if all(found) and found == ctx.status.placement.segments:
         return
     topology = ctx.status.placement.topology
     seated = [(segment_of_rank(ctx, m.rank), m.node) for m in ctx.status.members]
@@ -90,7 +90,12 @@ def segment_vacancies(ctx: PlanningContext, role: Role) -> Counter[int]:
 
 def hit_segments(ctx: PlanningContext, uids: Iterable[str]) -> list[int]:
     lost = set(uids)
-    return sorted({segment_of_rank(ctx, m.rank) for m in ctx.status.members if m.uid in lost})
+    return sorted({segment_of_rank(ctx, m.rank) for m in _members_that_stay(ctx) if m.uid in lost})
+
+
+def _members_that_stay(ctx: PlanningContext) -> list[Member]:
+    """Without ranks that the gang has no more, because `replicas` were reduced: they go with the next attempt."""
+    return [m for m in ctx.status.members if m.rank < len(ctx.ranks)]
 
 
 def segment_pods(ctx: PlanningContext, numbers: Iterable[int]) -> list[str]:
@@ -110,10 +115,11 @@ def placement_options_for(ctx: PlanningContext, faults: Sequence[MemberFault], s
 def options_in_segments(ctx: PlanningContext, faults: Sequence[MemberFault], unstoppable: Set[str]) -> PlacementOptions:
     """As `job_options_in_domain`, segment by segment: a replacement must sit where the rest of its segment does."""
     lost = [f.uid for f in faults if f.lost] or [faults[0].uid]
-    moving = [m for m in ctx.status.members if m.uid in lost]
+    moving = [m for m in _members_that_stay(ctx) if m.uid in lost]
     roles = {role.name: role for role in ctx.spec.roles}
     picture = snapshot_without_leavers(ctx, {f.uid for f in faults if f.lost}, unstoppable)
-    transaction, spares, fits, why = Transaction.of(picture), 0, 0, ""
+    transaction, spares, why = Transaction.of(picture), 0, ""
+    fits = len(lost) - len(moving)  # nobody comes in place of the others
     lasting = any(f.planned for f in faults)
     standing_by = [v for v in ctx.free(lasting=lasting) if v.is_parked and v.segment < 0]
     for member in moving:

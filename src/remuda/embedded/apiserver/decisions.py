@@ -1,8 +1,8 @@
 """What the decision about a write may read, and decisions that are made off the loop.
 
 On the loop nothing can come between a decision and the staging of its write. Off the loop the world moves on meanwhile. So a
-decision made there remembers the version it was asked about and all that it read, and stands only while every bit of that is
-still the newest; otherwise it is made again where it is asked for.
+decision made there remembers the version it was asked about and all that it read (the definition of a custom kind is part of
+that), and stands only while every bit of it is still the newest; otherwise it is made again where it is asked for.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from remuda.api.codec import kubernetes_type, to_wire
-from remuda.api.errors import ApiError, BadRequest
+from remuda.api.errors import ApiError, BadRequest, StatusDetails, Unavailable
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import FieldSelector, Selector
 from remuda.embedded.apiserver import write_rules
@@ -32,12 +32,14 @@ from remuda.embedded.apiserver.decisions import (
     NotedReads,
 )
 from remuda.embedded.apiserver.kinds_served import CRD, KindRegistry, ServedKind
+from remuda.embedded.apiserver.lanes import RETRY_AFTER_S
 from remuda.embedded.apiserver.naming import generate_object_name
 from remuda.embedded.apiserver.off_loop import OffLoop
 from remuda.embedded.apiserver.own_kinds import check_own_kind, ill_typed_body
 from remuda.embedded.apiserver.selection import namespace_matcher, namespace_prefix, stored_object_matcher
 from remuda.embedded.apiserver.store import ObjectStore, StoredObject
 from remuda.embedded.apiserver.store.collection import WatchCursor
+from remuda.embedded.apiserver.wire.bodies import MethodNotAllowed
 from remuda.kube.client.rest_paths import check_rest_address
 from remuda.kube.cluster import ANY, Preconditions
 
@@ -123,6 +125,7 @@ class ObjectService:
         name = str(wire["metadata"].get("name") or "")
 
         def decide(head: StoredObject | None, admission: AdmissionPort | None) -> write_rules.WriteChange:
+            self._check_definition(served, is_new=head is None)
             new = self._created(served, wire, uid)
             if head is not None:
                 raise write_rules.object_already_exists(resource, name)
@@ -152,6 +155,7 @@ class ObjectService:
         uid = self._new_uid()
 
         def decide(head: StoredObject | None, admission: AdmissionPort | None) -> write_rules.WriteChange | None:
+            self._check_definition(served, is_new=head is None)
             if head is None:
                 new = self._created(served, change(None), uid)
                 return write_rules.WriteChange(self._admit(admission, CREATE, served, new, None, "", dry_run))
@@ -340,6 +344,8 @@ class ObjectService:
             head, reads = self.store.head(key), NotedReads(self.store)
             if served is self._crd:
                 reads.list(CRD.group, CRD.plural)  # their names, which the registry knows
+            elif served.custom is not None:
+                reads.get(CRD.group, CRD.plural, served.custom.definition)
             admission = None if self._new_admission is None else self._new_admission(reads)
             made = await off_loop.run(partial(MadeDecision, decide, head, admission, reads))
             if made.is_current(self.store.head(key)):
@@ -353,6 +359,20 @@ class ObjectService:
             return  # that write failed; ours is judged on what was there before it
 
     # Definitions of custom kinds take effect with the write, and go when their last object has gone.
+
+    def _check_definition(self, served: ServedKind, *, is_new: bool) -> None:
+        """A request for a custom kind was read by the definition of its beginning; a large one takes a while."""
+        if served.custom is None or served.kind is not None:
+            return
+        name, resource = served.custom.definition, served.resource
+        head = self.store.head(CRD.key(name))
+        if is_new and head is not None and is_crd_terminating(head.body):  # it would outlive its definition
+            raise MethodNotAllowed(f"create not allowed while custom resource definition {name} is terminating")
+        if self.registry.find(resource.group, resource.version, resource.plural) is not served:
+            raise Unavailable(
+                f"the definition {name} was changed while this request was worked on; send it again",
+                details=StatusDetails(retry_after_seconds=RETRY_AFTER_S),
+            )
 
     async def _after(self, served: ServedKind, record: StoredObject) -> None:
         if served is self._crd:

@@ -88,7 +88,8 @@ async def run_builtin(
     nodes: WorkQueue[str] = WorkQueue(jitter=jitter)
     namespaces: WorkQueue[str] = WorkQueue(jitter=jitter)
     jobs: WorkQueue[tuple[str, str, str]] = WorkQueue(jitter=jitter)
-    sets, deployments, budgets, quotas, endpoints = (queue() for _ in range(5))
+    quotas: WorkQueue[str] = WorkQueue(jitter=jitter)
+    sets, deployments, budgets, endpoints = (queue() for _ in range(4))
     lifecycle = NodeLifecycleController(cluster, view, nodes, lambda: own.known(clock()), mass_silence)
     running = (
         run_controller("nodelifecycle", nodes, lifecycle, clock),

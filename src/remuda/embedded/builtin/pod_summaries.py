@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from remuda.api.codec import to_wire
 from remuda.api.errors import AlreadyExists, NotFound
 from remuda.api.kubernetes.apps_v1 import Deployment, ReplicaSet
@@ -17,9 +19,10 @@ from remuda.api.selectors import from_label_selector
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.disruption_budgets import plan_disruption_budget
 from remuda.embedded.builtin.planners.endpoints import endpoint_slice_name, plan_endpoint_slice
-from remuda.embedded.builtin.planners.quotas import GroupPlural, kinds_counted_by_quota, total_quota_used
+from remuda.embedded.builtin.planners.quotas import GroupPlural, NamespaceUse, kinds_counted_by_quota
 from remuda.embedded.builtin.status_patch import builtin_merge_patch, write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.work_queue import WorkQueue
 
 Key = tuple[str, str]
@@ -83,50 +86,48 @@ class DisruptionBudgetController:
         return None
 
 
-class QuotaController:
-    """`status.hard` and `status.used`, for users to read. A `Reconciler` keyed by (namespace, name)."""
+class CountedNamespace(msgspec.Struct, frozen=True):
+    quotas: list[ResourceQuota]
+    objects: dict[GroupPlural, list[JsonObject]]  # of the kinds that they count
 
-    def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key], kinds: Kinds) -> None:
+
+class QuotaController:
+    """`status.hard` and `status.used`, for users to read. A `Reconciler` keyed by namespace: its objects are counted once for all
+    of its quotas."""
+
+    def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[str], kinds: Kinds) -> None:
         self._cluster, self._view, self._queue, self._kinds = cluster, view, queue, kinds
-        view.quotas.subscribe(lambda old, new: wake_builtin_summaries(queue, [new] if new is not None else []))
+        view.quotas.subscribe(lambda old, new: queue.add(new.namespace) if new is not None else None)
         for informer in (view.pods, view.services, view.jobs, view.deployments, view.replica_sets):
             informer.subscribe(self._on_change)
 
     def _on_change(self, old: Any, new: Any) -> None:
         found = new or old
-        if len(self._view.quotas) and found is not None:
-            wake_builtin_summaries(self._queue, self._view.quotas.by_index("namespace", found.namespace))
+        if len(self._view.quotas) and found is not None and self._view.quotas.by_index("namespace", found.namespace):
+            self._queue.add(found.namespace)
 
-    async def observe(self, key: Key) -> tuple[ResourceQuota, list[tuple[str, str, JsonObject]]] | None:
-        quota = self._view.quotas.get(key[1], key[0])
-        if quota is None:
-            return None
-        objects: list[tuple[str, str, JsonObject]] = []
-        for group, plural in sorted(kinds_counted_by_quota(quota.spec.get("hard") or {})):
-            kind = self._kinds.get((group, plural))
+    async def observe(self, key: str) -> CountedNamespace:
+        quotas = self._view.quotas.by_index("namespace", key)
+        objects: dict[GroupPlural, list[JsonObject]] = {}
+        for counted in sorted(
+            kinds_counted_by_quota(name for quota in quotas for name in quota.spec.get("hard") or {})
+        ):
+            kind = self._kinds.get(counted)
             if kind is not None:
-                listing = await self._cluster.list(kind, key[0])
-                objects += [(group, plural, to_wire(obj)) for obj in listing.items]
-        return quota, objects
+                objects[counted] = [to_wire(obj) for obj in (await self._cluster.list(kind, key)).items]
+        return CountedNamespace(quotas, objects)
 
-    def plan(
-        self, observed: tuple[ResourceQuota, list[tuple[str, str, JsonObject]]] | None, now: float
-    ) -> tuple[ResourceQuota, JsonObject] | None:
-        if observed is None:
-            return None
-        quota, objects = observed
-        hard = canonical_quantities(quota.spec.get("hard") or {})
-        used = total_quota_used(to_wire(quota), objects)
-        return quota, {
-            "hard": hard,
-            "used": {
-                name: format_quantity(value, binary=str(hard[name]).endswith("i")) for name, value in used.items()
-            },
-        }
+    def plan(self, observed: CountedNamespace, now: float) -> list[tuple[ResourceQuota, JsonObject]]:
+        use = NamespaceUse(lambda kind: observed.objects.get(kind, ()))
+        return [(quota, _quota_status(quota, use)) for quota in observed.quotas]
 
-    async def apply(self, planned: tuple[ResourceQuota, JsonObject] | None) -> float | None:
-        if planned is None:
-            return None
+    async def apply(self, planned: list[tuple[ResourceQuota, JsonObject]]) -> float | None:
+        await write_all_objects(self._write, planned)
+        # Kinds without an informer (say config maps) are counted again now and then, as Kubernetes does.
+        counted = kinds_counted_by_quota(name for quota, _ in planned for name in quota.spec.get("hard") or {})
+        return _RECOUNT_S if counted - _WATCHED else None
+
+    async def _write(self, planned: tuple[ResourceQuota, JsonObject]) -> None:
         quota, status = planned
         patch = builtin_merge_patch({field: quota.status.get(field) or {} for field in status}, status)
         if patch:
@@ -134,8 +135,15 @@ class QuotaController:
             await self._cluster.patch(
                 ResourceQuota, quota.name, {"status": patch}, quota.namespace, subresource="status", when=when
             )
-        # Kinds without an informer (say config maps) are counted again now and then, as Kubernetes does.
-        return _RECOUNT_S if set(kinds_counted_by_quota(quota.spec.get("hard") or {})) - _WATCHED else None
+
+
+def _quota_status(quota: ResourceQuota, use: NamespaceUse) -> JsonObject:
+    hard = canonical_quantities(quota.spec.get("hard") or {})
+    used = use.used(to_wire(quota), hard)
+    return {
+        "hard": hard,
+        "used": {name: format_quantity(value, binary=str(hard[name]).endswith("i")) for name, value in used.items()},
+    }
 
 
 _RECOUNT_S = 30.0

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import re
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from remuda import launch
+from remuda.agent.allocation import device_grants
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject, ObjectMeta
+from remuda.core.gang import kubelet_pods
 from remuda.core.gang.kubelet_pods import KubeletGangPodForm
 from remuda.core.training.job_pods import build_job_pod
 from tests.builders.gangs import JobBuilder, a_job
@@ -68,6 +74,34 @@ def test_what_the_template_says_stays() -> None:
     )
     assert formed["spec"]["containers"][0]["env"][-1]["name"] == "A", "behind what it refers to"
     assert {m["mountPath"] for m in formed["spec"]["containers"][0]["volumeMounts"]} >= {"/data", "/run/remuda/alloc"}
+
+
+def read_by_the_launcher() -> set[str]:
+    """Every variable of ours that is named in the code of the launcher or its helper."""
+    found = set()
+    for file in Path(launch.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            text = str(node.value) if isinstance(node, ast.Constant) else ""
+            if re.fullmatch(r"REMUDA_[A-Z_]+", text):
+                found.add(text)
+    return found
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_config_map_cannot_bring_a_variable_that_the_launcher_believes(gpus: int) -> None:
+    """A kubelet takes `envFrom` for what no `env` names, also before what a device plugin says."""
+    source = [{"configMapRef": {"name": "theirs"}}, {"secretRef": {"name": "theirs"}, "prefix": "REMUDA_"}]
+    container = FORM.rewrite(body(a_job().gpus(gpus), envFrom=source))["spec"]["containers"][0]
+    names = read_by_the_launcher()
+    assert {"REMUDA_ALLOC_DIR", "REMUDA_POD_UID", "REMUDA_LOG_FILE", "REMUDA_CHECKPOINT_RANKS"} <= names
+    assert names - {entry["name"] for entry in container["env"]} == set()
+    assert container["envFrom"] == source
+    values = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert values["REMUDA_ALLOC_DIR"] == "/run/remuda/alloc"
+
+
+def test_the_plugin_mounts_where_the_pod_says() -> None:
+    assert kubelet_pods.ALLOC_PATH == device_grants.ALLOC_PATH
 
 
 HOSTILE = {

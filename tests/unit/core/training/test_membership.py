@@ -34,6 +34,49 @@ def break_rank(gang: GangModel, rank: int) -> str:
     return pod
 
 
+# --- fewer replicas ------------------------------------------------------------------------------------------------------
+
+
+def reduce(gang: GangModel, *sizes: int) -> None:
+    """Somebody has edited the job: that many of each role."""
+    roles = zip(gang.job.spec.roles, sizes, strict=True)
+    gang.edit(roles=[msgspec.structs.replace(role, replicas=size) for role, size in roles])
+
+
+def test_a_gang_that_waits_is_placed_once_it_asks_for_what_there_is() -> None:
+    """It said "ask for 2 fewer replicas", and then that the two were being created, for ever."""
+    gang = a_gang(a_job().replicas(4).gpus(8), racks(2)).settle()
+    assert "ask for 2 fewer replicas" in gang.status.message
+    reduce(gang, 2)
+    gang.settle()
+    assert gang.is_running
+    assert len(gang.gang) == 2
+
+
+@pytest.mark.parametrize("lost", [0, 5])
+def test_a_gang_with_fewer_replicas_has_ranks_without_gaps_from_the_next_attempt_on(lost: int) -> None:
+    """Ranks 1 to 5 of 3 were started, and none of them was the first."""
+    gang = a_gang(a_job().replicas(6).gpus(8), racks(8)).start()
+    reduce(gang, 3)
+    gang.settle()
+    assert [m.rank for m in gang.status.members] == list(range(6)), "a running gang is not stopped for it"
+    assert gang.status.message == "6 ranks run attempt 1. The next attempt has 3."
+    gang.lose_node(lost)
+    gang.settle()
+    assert gang.is_running
+    assert [m.rank for m in gang.status.members] == [0, 1, 2]
+    assert names(gang) == sorted(m.pod for m in gang.status.members), "nobody is made, and the others go"
+
+
+def test_a_role_with_fewer_replicas_moves_the_ranks_of_the_others() -> None:
+    gang = a_gang(a_job().replicas(3).gpus(8).role("ps", replicas=2), racks(8)).start()
+    reduce(gang, 2, 2)
+    gang.lose_node(4)
+    gang.settle()
+    assert gang.is_running
+    assert [(m.rank, m.role) for m in gang.status.members] == [(0, "worker"), (1, "worker"), (2, "ps"), (3, "ps")]
+
+
 # --- first placement --------------------------------------------------------------------------------------------------
 
 

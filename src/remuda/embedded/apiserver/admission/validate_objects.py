@@ -6,7 +6,7 @@ import base64
 import binascii
 
 from remuda.api.errors import BadRequest
-from remuda.api.meta import JsonObject
+from remuda.api.meta import JsonObject, wire_map_or_empty
 from remuda.embedded.apiserver.admission import name_syntax
 from remuda.embedded.apiserver.admission.field_errors import AdmissionField, equal_ignoring_empty
 
@@ -16,6 +16,7 @@ _HIGHEST_USER = 1_000_000_000
 _SYSTEM_CLASSES = {"system-node-critical": _SYSTEM_CRITICAL + 1000, "system-cluster-critical": _SYSTEM_CRITICAL}
 _ACCESS = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
+_MAX_SCOPES, _MAX_CLASSES = 20, 100  # of a quota; priority classes that one scope may name
 _LIMIT_TYPES = ("Pod", "Container", "PersistentVolumeClaim")
 
 
@@ -173,6 +174,21 @@ def validate_resource_quota(root: AdmissionField, old: JsonObject | None) -> Non
         value = name_syntax.check_quantity(amount)
         if value is not None and value < 0:
             amount.invalid("must be greater than or equal to 0")
+    before = wire_map_or_empty((old or {}).get("spec"))
+    if any(root["spec"].mapping().get(name) != before.get(name) for name in ("scopes", "scopeSelector")):
+        _check_few_quota_scopes(root["spec"])
+
+
+def _check_few_quota_scopes(spec: AdmissionField) -> None:
+    """They are asked about every pod that is made."""
+    terms = spec["scopeSelector"]["matchExpressions"]
+    for found, most in (
+        (spec["scopes"], _MAX_SCOPES),
+        (terms, _MAX_SCOPES),
+        *((t["values"], _MAX_CLASSES) for t in terms.each()),
+    ):
+        if len(found.items()) > most:
+            found.too_many(f"must have at most {most} items")
 
 
 def _is_admissible_quota_name(name: str) -> bool:

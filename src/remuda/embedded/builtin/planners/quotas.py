@@ -3,13 +3,15 @@
 A quota names limits (`spec.hard`): `pods`, `cpu` = `requests.cpu`, `limits.memory`, `requests.<extended resource>`,
 `persistentvolumeclaims`, `requests.storage`, `services.nodeports`, `count/<plural>[.<group>]`. Its scopes narrow the pods it
 counts. Finished pods use nothing.
+
+A namespace may have many quotas and many objects, so each object is looked at once and not once per quota (`NamespaceUse`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from remuda.api.meta import JsonObject, wire_list_or_empty, wire_map_or_empty, wire_maps_in
 from remuda.embedded.builtin.planners.pod_resources import (
@@ -22,7 +24,12 @@ from remuda.embedded.builtin.planners.pod_resources import (
 
 _BARE = frozenset({"cpu", "memory", "ephemeral-storage"})
 _COUNTED_BARE = frozenset({"configmaps", "secrets", "services", "persistentvolumeclaims", "resourcequotas", "pods"})
-_COMPUTE_PREFIXES = ("requests.", "limits.")
+# The limits on what every container has to state, by where it states it.
+_STATED = {
+    f"{prefix}{bare}": (which, bare)
+    for prefix, which in (("", "requests"), ("requests.", "requests"), ("limits.", "limits"))
+    for bare in sorted(_BARE)
+}
 
 GroupPlural = tuple[str, str]
 
@@ -81,39 +88,46 @@ def _compute_usage(spec: JsonObject) -> Amounts:
     return used
 
 
-def unstated_quota_resources(hard: Iterable[str], spec: JsonObject) -> list[str]:
-    """Compute resources the quota limits that some container of the pod does not state: such a pod cannot be counted."""
+def unstated_quota_resources(spec: JsonObject) -> list[str]:
+    """Compute limits that the pod cannot be counted by, because some container does not state what it needs."""
     containers = [*wire_maps_in(spec.get("containers")), *wire_maps_in(spec.get("initContainers"))]
-    missing = []
-    for name in sorted(hard):
-        which, bare = "requests", name
-        for prefix in _COMPUTE_PREFIXES:
-            if name.startswith(prefix):
-                which, bare = prefix.rstrip("."), name.removeprefix(prefix)
-        if bare in _BARE and any(bare not in resource_amounts(container, which) for container in containers):
-            missing.append(name)
-    return missing
+    stated = {which: [resource_amounts(c, which) for c in containers] for which in ("requests", "limits")}
+    return sorted(name for name, (which, bare) in _STATED.items() if any(bare not in one for one in stated[which]))
 
 
-def in_quota_scope(quota: JsonObject, pod: JsonObject) -> bool:
+class PodClass(NamedTuple):
+    """All that scopes can ask of a pod: pods of one class are in the same scopes."""
+
+    has_deadline: bool
+    is_best_effort: bool
+    priority_class: str
+
+
+def quota_class_of_pod(pod: JsonObject) -> PodClass:
+    spec = wire_map_or_empty(pod.get("spec"))
+    has_deadline = spec.get("activeDeadlineSeconds") is not None
+    return PodClass(has_deadline, qos_class(spec) == "BestEffort", str(spec.get("priorityClassName") or ""))
+
+
+def in_quota_scope(quota: JsonObject, pods: PodClass) -> bool:
     spec = quota.get("spec") or {}
     terms = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
     terms += (spec.get("scopeSelector") or {}).get("matchExpressions") or []
-    return all(_matches_quota_scope(term, wire_map_or_empty(pod.get("spec"))) for term in terms)
+    return all(_matches_quota_scope(term, pods) for term in terms)
 
 
-def _matches_quota_scope(term: Mapping[str, Any], spec: JsonObject) -> bool:
+def _matches_quota_scope(term: Mapping[str, Any], pods: PodClass) -> bool:
     scope = term.get("scopeName")
     if scope == "Terminating":
-        return spec.get("activeDeadlineSeconds") is not None
+        return pods.has_deadline
     if scope == "NotTerminating":
-        return spec.get("activeDeadlineSeconds") is None
+        return not pods.has_deadline
     if scope == "BestEffort":
-        return qos_class(spec) == "BestEffort"
+        return pods.is_best_effort
     if scope == "NotBestEffort":
-        return qos_class(spec) != "BestEffort"
+        return not pods.is_best_effort
     if scope == "PriorityClass":
-        name, values = spec.get("priorityClassName") or "", term.get("values") or ()
+        name, values = pods.priority_class, term.get("values") or ()
         operator = term.get("operator")
         if operator == "In":
             return name in values
@@ -123,17 +137,33 @@ def _matches_quota_scope(term: Mapping[str, Any], spec: JsonObject) -> bool:
     return False
 
 
-def total_quota_used(quota: JsonObject, objects: Iterable[tuple[str, str, JsonObject]]) -> Amounts:
-    """What these (group, plural, body) use of the quota; every name it limits is there, with 0 when unused."""
-    hard = (quota.get("spec") or {}).get("hard") or {}
-    used = {name: Fraction(0) for name in hard}
-    for group, plural, body in objects:
-        if (group, plural) == ("", "pods") and not in_quota_scope(quota, body):
-            continue
-        for name, value in quota_usage(group, plural, body).items():
-            if name in used:
-                used[name] += value
-    return used
+class NamespaceUse:
+    """What the objects of a namespace use. `objects`: those of a kind; asked once for each kind that some quota counts."""
+
+    def __init__(self, objects: Callable[[GroupPlural], Iterable[JsonObject]]) -> None:
+        self._objects = objects
+        self._sums: dict[GroupPlural, dict[PodClass | None, Amounts]] = {}
+
+    def used(self, quota: JsonObject, limits: Iterable[str]) -> Amounts:
+        """What is used of these limits of the quota; each of them is there, with 0 when unused."""
+        used = {name: Fraction(0) for name in limits}
+        for kind in kinds_counted_by_quota(used):
+            for pods, amounts in self._sums_of(kind).items():
+                if pods is None or in_quota_scope(quota, pods):
+                    for name in used.keys() & amounts.keys():
+                        used[name] += amounts[name]
+        return used
+
+    def _sums_of(self, kind: GroupPlural) -> dict[PodClass | None, Amounts]:
+        """By what they use; pods by their class, too."""
+        found = self._sums.get(kind)
+        if found is None:
+            found = self._sums[kind] = {}
+            for body in self._objects(kind):
+                group = found.setdefault(quota_class_of_pod(body) if kind == ("", "pods") else None, {})
+                for name, value in quota_usage(*kind, body).items():
+                    group[name] = group.get(name, Fraction(0)) + value
+        return found
 
 
 def quota_limit(hard: Mapping[str, Any], name: str) -> Fraction:

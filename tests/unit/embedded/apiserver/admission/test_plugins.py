@@ -9,6 +9,9 @@ import pytest
 from remuda.api.errors import ApiError, NotFound
 from remuda.api.meta import JsonObject, Resource
 from remuda.embedded.apiserver.admission import CREATE, DELETE, UPDATE, AdmissionChain, AdmissionRequest, Forbidden
+from remuda.embedded.apiserver.admission.resource_quotas import MAX_QUOTAS
+from remuda.embedded.builtin.planners import quotas
+from remuda.embedded.builtin.planners.pod_resources import pod_resource_total
 from tests.unit.embedded.apiserver.admission.cases import RESOURCES, pod_spec
 
 PODS = RESOURCES["pods"]
@@ -198,6 +201,60 @@ def test_scopes_narrow_what_a_quota_counts(shelf: Shelf) -> None:
     with pytest.raises(Forbidden):
         shelf.create(PODS, pod("a"))
     shelf.create(PODS, pod("b", {"cpu": "1"}))
+
+
+def work_of_one_create(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """How often pods are listed, and how many of them are looked at."""
+    listed, looked, real_list, real_sum = 0, 0, shelf.list, pod_resource_total
+
+    def counted_list(group: str, plural: str, namespace: str = "") -> Iterable[JsonObject]:
+        nonlocal listed
+        listed += plural == "pods"
+        return real_list(group, plural, namespace)
+
+    def counted_sum(spec: JsonObject, which: str) -> Any:
+        nonlocal looked
+        looked += which == "requests"
+        return real_sum(spec, which)
+
+    monkeypatch.setattr(shelf, "list", counted_list)
+    monkeypatch.setattr(quotas, "pod_resource_total", counted_sum)
+    shelf.create(PODS, pod("new", {"cpu": "1"}))
+    return listed, looked
+
+
+def test_many_quotas_look_at_each_pod_once(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 quotas over 200 pods looked at 12,000 of them for every pod that was made."""
+    for number in range(60):
+        scopes = [["NotBestEffort"], ["NotTerminating"], ["NotBestEffort", "NotTerminating"]][number % 3]
+        shelf.create(RESOURCES["resourcequotas"], quota(f"q{number}", scopes, pods="300", cpu="300"))
+    for number in range(200):
+        shelf.objects.setdefault(("", "pods"), []).append({**pod(f"p{number}", {"cpu": "1"}), "status": {}})
+    assert work_of_one_create(shelf, monkeypatch) == (1, 201)
+
+
+def test_a_namespace_has_only_so_many_quotas(shelf: Shelf) -> None:
+    for number in range(MAX_QUOTAS):
+        shelf.create(RESOURCES["resourcequotas"], quota(f"q{number}", pods="10"))
+    with pytest.raises(Forbidden, match=r"namespace n has 100 quotas.* delete one first") as refused:
+        shelf.create(RESOURCES["resourcequotas"], quota("more", pods="10"))
+    details = refused.value.as_status().details
+    assert details is not None
+    assert [cause.reason for cause in details.causes] == ["TooManyQuotas"]
+    shelf.create(PODS, pod("a"))
+
+
+def test_a_quota_has_only_so_many_scopes_and_names_only_so_many_classes(shelf: Shelf) -> None:
+    term = {"scopeName": "PriorityClass", "operator": "In", "values": [f"c{n}" for n in range(100)]}
+    fits = named("q", spec={"hard": {"pods": "1"}, "scopeSelector": {"matchExpressions": [term] * 20}})
+    stored = shelf.create(RESOURCES["resourcequotas"], fits)
+    for terms in ([term] * 21, [{**term, "values": [f"c{n}" for n in range(101)]}]):
+        too_many = named("r", spec={"hard": {"pods": "1"}, "scopeSelector": {"matchExpressions": terms}})
+        with pytest.raises(ApiError, match="must have at most"):
+            shelf.create(RESOURCES["resourcequotas"], too_many)
+        old = {**stored, "spec": too_many["spec"]}  # from before there was a bound
+        new = {**old, "metadata": {**stored["metadata"], "labels": {"a": "b"}}}
+        shelf.admission.admit(AdmissionRequest(UPDATE, RESOURCES["resourcequotas"], "n", "q", new, old))
 
 
 # Addresses
