@@ -16,7 +16,8 @@ from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.drills import DrillKind
 from remuda.api.errors import Invalid
 from remuda.api.training import TrainingJob
-from tests.e2e.rig import NAME, NAMESPACE, RANKS, Rig
+from tests.builders.hanging_file import HangingFile
+from tests.e2e.rig import NAME, NAMESPACE, RANKS, Rig, kept
 
 STOP_AT, SAVED, SAVED_BEFORE = 14, 12, 8
 
@@ -79,6 +80,26 @@ async def test_a_directory_that_cannot_be_read_for_a_while_costs_no_checkpoint(r
     assert await resumed_from(rig, 2) == {SAVED}
     assert marks(rig) == {}
     assert not is_condition_true(after.status.conditions, "CheckpointsUnreadable")
+    await rig.check_invariants()
+
+
+async def test_a_volume_that_hangs_is_waited_for_and_nobody_is_blamed(rig: Rig) -> None:
+    """For longer than a rank has to stop: all have stopped, though one cannot say yet what it has."""
+    before = await trained(rig)
+    folder = rig.checkpoint_folder(1)
+    side = HangingFile(folder / f"step-{SAVED}.json")
+    await rig.strike(DrillKind.PROCESS_KILL, before.status.members[2])
+    waited_s = 16
+    assert before.spec.failure.stop_deadline_seconds < waited_s
+    waiting = await rig.until(
+        "the doubt to be told", lambda job: f"{folder} has not answered for {waited_s} s" in job.status.message
+    )
+    assert is_condition_true(waiting.status.conditions, "CheckpointsUnreadable")
+    side.answer()
+    after = await rig.trained_to(STOP_AT, attempt=2)
+    assert await resumed_from(rig, 2) == {SAVED}
+    kept(before, after)
+    assert [recovery.attempt for recovery in after.status.recoveries] == [2]
     await rig.check_invariants()
 
 

@@ -19,7 +19,6 @@ from remuda.core.health.fence_bounds import (
     MARGIN_SHARE,
     FenceCountdown,
     fence_after_s,
-    hand_on_after_s,
     launchers_run_s,
     promise_s,
 )
@@ -50,7 +49,7 @@ def test_a_node_has_fenced_before_its_ranks_are_handed_on(
     def handed_on_at() -> float:
         heard = seen.renewed_at(lease())
         assert heard is not None
-        return max(heard, promised) + hand_on_after_s(length)
+        return max(heard, promised) + length
 
     node.vouched(now, fence_after_s(lease_s))
     seen.see(lease(), now)
@@ -95,14 +94,13 @@ def test_launchers_have_stopped_before_a_process_that_stands_still_is_handed_on(
         node.vouched(asked, fence_after_s(lease_s) if is_renewal else promise_s(lease_s, math.inf))
         heard = asked
         launchers_until = now + launchers_run_s(node.runs_until - now, lease_s)
-    assert launchers_until <= heard + hand_on_after_s(length) - MARGIN_SHARE * lease_s + 1e-3
+    assert launchers_until <= heard + length - MARGIN_SHARE * lease_s + 1e-3
     assert launchers_until > node.runs_until, "a node that is awake stops them first"
 
 
 def test_the_bounds_leave_a_margin() -> None:
     assert MARGIN_SHARE > 0
-    assert hand_on_after_s(8.0) == 8.0
-    assert fence_after_s(8.0) < hand_on_after_s(8.0)
+    assert fence_after_s(8.0) < 8.0
 
 
 @given(st.floats(1.0, 3600.0), st.floats(-10.0, 100.0))
@@ -139,4 +137,4 @@ def test_old_leader_and_node_against_the_api_and_a_new_leader(
     new.see(lease, begins)
     heard = new.renewed_at(lease)
     assert heard is not None
-    assert node.runs_until < max(heard + hand_on_after_s(length), begins)
+    assert node.runs_until < max(heard + length, begins)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.core.health.agent_liveness import AgentLeaseRenewals, liveness_lease_name
-from remuda.core.health.fence_bounds import FenceCountdown, fence_after_s, hand_on_after_s
+from remuda.core.health.fence_bounds import FenceCountdown, fence_after_s
 from remuda.core.health.peer_holds import PeerHolds
 from remuda.core.health.peer_vouching import ANNOTATION_SAID_CUT, CUT, TRY_SHARE, PeerList, PeerStanding
 
@@ -165,7 +165,7 @@ class Zone:
         for node in self.nodes:
             lease = self.leases.get(liveness_lease_name(node.name))
             heard = self.renewals.renewed_at(lease) if lease is not None else None
-            if heard is not None and self.now > heard + hand_on_after_s(LEASE_S) and node.name not in held:
+            if heard is not None and self.now > heard + LEASE_S and node.name not in held:
                 self.handed_on.append((node.name, self.now - BEGIN))
                 if not node.is_fenced and not node.countdown.is_over(self.now):
                     self.twice.append((node.name, self.now - BEGIN))

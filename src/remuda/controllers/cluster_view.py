@@ -26,7 +26,7 @@ from remuda.core.health.agent_liveness import (
     node_of_liveness_lease,
     unreported_nodes,
 )
-from remuda.core.health.fence_bounds import LONGEST_LEASE_S, hand_on_after_s, promise_s
+from remuda.core.health.fence_bounds import LONGEST_LEASE_S, promise_s
 from remuda.core.health.mass_silence import MassSilenceRule, MassSilences, NodeSilence, node_silence_of
 from remuda.core.health.own_stalls import NO_STALLS, DeafTime, OwnStalls, StallHistory
 from remuda.core.health.peer_holds import PeerHolds
@@ -282,12 +282,12 @@ class ClusterView:
             return None
         stalls, agents = stalls or self.own_stalls, self.leases.get(liveness_lease_name(node), NODE_LEASE_NAMESPACE)
         ends = [
-            stalls.countdown_ends_at(heard, hand_on_after_s(min(lease.spec.lease_duration_seconds, LONGEST_LEASE_S)))
+            stalls.countdown_ends_at(heard, min(lease.spec.lease_duration_seconds, LONGEST_LEASE_S))
             for lease in (*copies, agents)
             if lease is not None and (heard := self._renewals.renewed_at(lease)) is not None
         ]
         if ends and (promised := self._promised.get(node)) is not None:
-            ends.append(stalls.countdown_ends_at(promised, hand_on_after_s(self._fencing_lease_s(node))))
+            ends.append(stalls.countdown_ends_at(promised, self._fencing_lease_s(node)))
         return max(ends, default=None)
 
     def promise(self, node: str, now: float) -> float:

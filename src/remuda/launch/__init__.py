@@ -10,6 +10,8 @@ user's image (packed as one zipapp, see `zipapp.py`), where only a Python interp
     user_process      the user's process tree: start, signal, kill, reap
     progress_inbox    progress reports of user code
     checkpoints       which checkpoints of a rank are usable
+    checkpoint_looks  asks that, and whether what was reported is on disk, of a file system that may hang
+    forked_look       a question asked by a process of its own
     zipapp            packs all this into one file, and says how to run it
     pythonpath/       what user code may import: `import remuda_train`
     small_records, jsonline   dataclasses and JSON without their import time

@@ -194,6 +194,16 @@ def scan_checkpoints(directory: str | None, rank: int | None) -> CheckpointScan:
     return examine_checkpoints(list_checkpoints(directory, rank))
 
 
+def look_at_checkpoints(directory: str, rank: int, known: "tuple[int, CheckpointScan] | None") -> "dict[str, Any]":
+    """A scan, as values that can be told. `known`: the `listing` of an earlier look and what was found: where nothing is new,
+    nothing is read again. `listing` is a hash, good among forks of one process; None when the next look must read again: what
+    could not be read now may be readable while the listing is the same."""
+    listing = list_checkpoints(directory, rank)
+    found = known[1] if known is not None and known[0] == hash(listing) else examine_checkpoints(listing)
+    is_settled = bool(listing.unreadable) or not found.unreadable
+    return {**found.__dict__, "listing": hash(listing) if is_settled else None}
+
+
 def abandon_checkpoints_above(directory: str, rank: int, step: int, why: str) -> list[int]:
     """Mark everything of the rank above `step` (-1 = everything) as abandoned, and `step` itself as not; returns what was
     marked. Raises OSError when that cannot be done."""

@@ -16,10 +16,13 @@ Invariants:
   (`tree_gone`), not merely the main process: a rank handed on twice would corrupt its checkpoints.
 - *Ready is looked at again.* While it waits, the launcher looks at its checkpoints again, ever more seldom, and says Ready
   anew when the answer is another: what could not be read, or was not there, may be back. Only the last answer counts.
+- *A look that does not end is doubt.* Nothing is left all the same, so Ready is said, with what is waited for as `unreadable`.
+  The question stays asked, and its answer is told whenever it comes.
 - *The agent may vanish at any time.* The child keeps training. The newest message of each kind of the current attempt is
   kept and said again after every `hello`, whether or not it was sent before: the agent may have died with it unread.
 - *Nobody outlives the agent's word.* Told for how long the rank stays its node's own (`Vouch`), the launcher fences itself when
-  that is over without another word, and starts nothing from then on until one comes. Never told, it runs on for ever.
+  that is over without another word, and starts nothing from then on until one comes. Never told, it runs on for ever. A word
+  counts from when it was said: one that has waited unread until it was over is none.
 - *Exit is final*: after it every input returns no actions.
 
 Timers: one deadline per purpose in `_due`; `SetTimer` names the earliest whenever that changes.
@@ -72,7 +75,10 @@ RESCAN_FIRST_S, RESCAN_MAX_S = (
     30.0,
 )  # a look at the checkpoints costs a listing, and a reading of what is new there
 UNREADABLE_FIRST_S, UNREADABLE_MAX_S = 0.2, 5.0  # the gang stands still for as long as they cannot be read
-ASLEEP_S = 1.0  # so late for the end of the agent's word, we stood still ourselves: the whole machine may have slept
+HANG_S = (
+    2.0  # a look has not ended: said then, and after twice that again, ...; well before it counts as not stopped (10 s)
+)
+ASLEEP_S = 1.0  # so late for a deadline, we stood still ourselves: the whole machine may have slept
 ASK_S = 1.0  # for the agent's word after that
 LOOK_S = 1.0  # until it is looked again whether there is a manager
 ABANDON_S = 2.0  # a process the kernel cannot end (D state) must not keep a terminated launcher
@@ -103,6 +109,7 @@ class LaunchMachine:
         self._directory: str | None = None
         self._scan: ScanCheckpoints | None = None  # the question whose answer is awaited
         self._looks = 0  # at the checkpoints, since the answer last changed
+        self._hang_s = HANG_S  # that the look takes when it is next said that it has not ended
         self._terminating = False
         self._done = False
         self._code = NO_CHILD_CODE  # to exit with
@@ -114,7 +121,10 @@ class LaunchMachine:
         self._runs_until: float | None = None  # by the agent's word; None = without limit
         self._has_asked = False  # for another word, which is not here yet
         self._manager = ""  # the socket of whoever hands ranks on, if that is on this machine
-        self._word_s = 0.0  # the longest word of the agent so far: always less than what a new manager waits for a node
+        self._word_s = (
+            0.0  # the longest word of this agent so far: always less than what a new manager waits for a node
+        )
+        self._is_first_word = True  # of this agent: the one before may have had a longer lease
         self._held_start: Start | None = None  # until there is one
         self._due: dict[str, float] = {}
         self._timer: float | None = None
@@ -135,6 +145,7 @@ class LaunchMachine:
         self.connected_to_agent = True
         self._backoff = RECONNECT_FIRST_S
         self._due.pop("connect", None)
+        self._is_first_word = True
         if not self._tree:  # nothing runs that it was about, and what is started now this agent starts
             self._run_without_limit()
         self._greet()
@@ -212,13 +223,13 @@ class LaunchMachine:
         if self.child is None or report.attempt not in (None, self.child):
             return self._actions()
         is_fenced = self.state == STOPPING and self._target is None and not self._terminating
-        if is_fenced or (report.step is None and report.checkpoint is None):
+        if is_fenced or (report.step is None and report.checkpoint is None and report.kept is None):
             return self._actions()
         last = self._pending or self._outbox.get(Heartbeat)
         known = last if isinstance(last, Heartbeat) else Heartbeat(self.child, 0)
         unsent = self._pending or Heartbeat(self.child, 0)
-        fresh = report.checkpoint is not None and report.checkpoint != known.checkpoint
-        fresh = fresh or (report.kept is not None and report.kept != known.kept)
+        is_new = report.checkpoint is not None and report.checkpoint != known.checkpoint
+        fresh = is_new or (report.kept is not None and report.kept != known.kept)
         step = report.step if report.step is not None else max(known.step, report.checkpoint or 0)
         self._pending = Heartbeat(
             self.child,
@@ -226,7 +237,7 @@ class LaunchMachine:
             unsent.step_time if report.step_time is None else report.step_time,
             unsent.self_time if report.self_time is None else report.self_time,
             known.checkpoint if report.checkpoint is None else report.checkpoint,
-            report.checkpoint_time if fresh or report.checkpoint_time is not None else known.checkpoint_time,
+            report.checkpoint_time if is_new or report.checkpoint_time is not None else known.checkpoint_time,
             now,
             known.total_steps if report.total_steps is None else report.total_steps,
             known.kept if report.kept is None else report.kept,
@@ -250,14 +261,9 @@ class LaunchMachine:
         if scan == self._scan:
             most = MAX_CHECKPOINTS
             answer = Ready(scan.attempt, steps[:most], corrupt[:most], abandoned[:most], unreadable[:MAX_TEXT])
-            is_first = self.state != READY
-            self._scan = self._target = None
-            self.state, self.attempt = READY, scan.attempt
-            if is_first:
-                self._outbox.clear()
-            if self._outbox.get(Ready) != answer:
+            self._stop_looking()
+            if self._be_ready(answer):
                 self._looks = 0
-                self._say(answer)
             self._look_again(now, scan, unreadable)
         return self._actions()
 
@@ -286,8 +292,9 @@ class LaunchMachine:
         if "beat" in due:
             self._beat(now)
         if "rescan" in due and self.state == READY:
-            self._scan = ScanCheckpoints(self.attempt, self._rank, self._directory)
-            self._out.append(self._scan)
+            self._look(now, ScanCheckpoints(self.attempt, self._rank, self._directory))
+        if "hang" in due and self._scan is not None:
+            self._on_hang(now, self._scan, due["hang"])
         if "silence" in due:
             self._on_silence(now, due["silence"])
         if "abandon" in due:
@@ -321,7 +328,7 @@ class LaunchMachine:
         if start.attempt != self.attempt:
             return
         if self.state == READY:
-            if self._runs_until is not None and now >= self._runs_until:
+            if self._is_word_over(now):
                 self._held_start = start  # said by an agent that has just woken up, and knows less than it thinks
                 return
             self._spawn(start.attempt, start.env)
@@ -329,16 +336,24 @@ class LaunchMachine:
             self._repeat(Running if self.state == RUNNING else Exited)
 
     def _on_vouch(self, now: float, vouch: Vouch) -> None:
-        self._has_asked = False
         self._manager = vouch.manager
         if vouch.seconds is None:
+            self._has_asked = False
             self._run_without_limit()
         else:
-            self._word_s = max(self._word_s, vouch.seconds)
-            self._runs_until = self._due["silence"] = now + vouch.seconds
+            self._word_s = vouch.seconds if self._is_first_word else max(self._word_s, vouch.seconds)
+            self._is_first_word = False
+            until = (now if vouch.at is None else min(now, vouch.at)) + vouch.seconds
+            if until <= now and self._is_word_over(now):
+                return  # it has waited too long to be news; whoever was asked has not answered yet
+            self._has_asked = False
+            self._runs_until = self._due["silence"] = until
         held, self._held_start = self._held_start, None
         if held is not None:
             self._on_start(now, held)
+
+    def _is_word_over(self, now: float) -> bool:
+        return self._runs_until is not None and now >= self._runs_until
 
     def _run_without_limit(self) -> None:
         self._runs_until = None
@@ -382,6 +397,36 @@ class LaunchMachine:
         if self._tree:
             self._kill(now)
 
+    def _look(self, now: float, scan: ScanCheckpoints) -> None:
+        self._scan = scan
+        self._out.append(scan)
+        if scan.directory is not None and scan.rank is not None:
+            self._hang_s = HANG_S
+            self._due["hang"] = now + HANG_S
+
+    def _on_hang(self, now: float, scan: ScanCheckpoints, since: float) -> None:
+        """What was found before is still the best that is known; it is not all there may be."""
+        if now - since > ASLEEP_S:  # we stood still ourselves: its answer may be here
+            self._due["hang"] = now + self._hang_s
+            return
+        text = f"{scan.directory}/rank-{scan.rank} has not answered for {self._hang_s:g} s"
+        found = self._outbox.get(Ready) if self.state == READY else None
+        known = found if isinstance(found, Ready) else Ready(scan.attempt)
+        self._be_ready(known.replace(unreadable=text[-MAX_TEXT:]))
+        self._due["hang"] = now + self._hang_s
+        self._hang_s *= 2
+
+    def _be_ready(self, answer: Ready) -> bool:
+        """Whether that is news."""
+        if self.state != READY:
+            self._outbox.clear()
+        self._target = None
+        self.state, self.attempt = READY, answer.attempt
+        is_news = self._outbox.get(Ready) != answer
+        if is_news:
+            self._say(answer)
+        return is_news
+
     def _look_again(self, now: float, scan: ScanCheckpoints, unreadable: str) -> None:
         if scan.rank is None or scan.directory is None:
             return
@@ -392,6 +437,7 @@ class LaunchMachine:
     def _stop_looking(self) -> None:
         self._scan = None
         self._due.pop("rescan", None)
+        self._due.pop("hang", None)
 
     def _spawn(self, attempt: int, env: dict[str, str]) -> None:
         self._stop_looking()
@@ -441,8 +487,7 @@ class LaunchMachine:
                 return
             scan = ScanCheckpoints(self._target, self._rank, self._directory)
             if scan != self._scan:
-                self._scan = scan
-                self._out.append(scan)
+                self._look(now, scan)
 
     def _exit(self) -> None:
         if not self._done:

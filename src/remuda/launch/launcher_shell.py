@@ -5,6 +5,10 @@ In the directory of the allocation: `agent.sock` (dialled). In the work director
 `progress_inbox`) and `checkpoint-request.json` (written here). Sockets are addressed through the directory's descriptor,
 because a socket address holds 107 bytes and paths do not.
 
+The loop waits for no volume of the user's, which may hang: a deadline that it misses is a rank that runs twice. What is there is
+looked at by processes of their own (`checkpoint_looks`, `user_process`). Both directories above and the log are the node's or the
+container's own. Deadlines come before what was said: a message may have waited while we stood still.
+
 Actions are carried out in order from one queue; an answer that comes at once puts its own actions at the end of it.
 """
 
@@ -26,7 +30,9 @@ from remuda.launch.actions import (
     SpawnChild,
     WriteCheckpointRequest,
 )
-from remuda.launch.checkpoints import CheckpointListing, CheckpointScan
+from remuda.launch.checkpoint_looks import CheckpointLooks
+from remuda.launch.checkpoints import CheckpointScan
+from remuda.launch.forked_look import AnswerPipe
 from remuda.launch.launcher_machine import LauncherIdentity, LaunchMachine
 from remuda.launch.progress_inbox import ProgressInbox
 from remuda.launch.protocol import SIGNALS, ProtocolError
@@ -40,7 +46,8 @@ else:  # the C modules: `signal` and `socket` import `enum` and half the library
     import _signal as signal
     import _socket as socket
 
-INLINE_SCAN_BYTES = 8 << 20  # about 30 ms of hashing; more is done by a forked process so that signals are still heard
+KEPT_WAIT_S = 0.05  # a checkpoint is nearly always told together with whether it is on disk
+LAST_KEPT_WAIT_S = 1.0  # the child has ended, and nothing of it is left to be stopped
 MAX_UNSENT_BYTES = 256 << 10  # minutes of heartbeats: such an agent is as good as gone; what counts is said again
 MESSAGE_SIGNALS = (SIGNALS["TERM"], SIGNALS["INT"], SIGNALS["HUP"])
 SIGCHLD = 17
@@ -114,18 +121,11 @@ class LauncherShell:
         self._unsent = b""
         self._child: int | None = None  # pid of the main process until it is reaped
         self._child_attempt = 0
+        self._starting: AnswerPipe | None = None  # of a child whose command does not run yet
+        self._start_error: user_process.SpawnError | None = None
         self._output_from = -1
-        self._scans: dict[int, tuple[ScanCheckpoints, CheckpointListing]] = {}  # pipe -> what a forked process works on
-        self._looked: tuple[ScanCheckpoints, CheckpointListing, CheckpointScan] | None = (
-            None  # the last look and its answer
-        )
+        self._looks = CheckpointLooks(self._poll, self._own_fds)
         self._unreadable = ""  # as it was last said in the log
-        self._place: tuple[str, int] | None = None  # where the child's checkpoints are, and its rank
-        self._sought: tuple[int, bool, float] = (
-            -1,
-            False,
-            0.0,
-        )  # checkpoint looked for, whether it was there, when to look again
         self._work = launcher_work_directory(directory) if directory is not None else ""
         self._inbox = ProgressInbox(self._work, write_launcher_log) if directory is not None else None
         if self._inbox is not None:
@@ -135,14 +135,16 @@ class LauncherShell:
         self._input(self._machine.begin(launcher_clock()))
         user_process.make_launcher_subreaper()  # also counts for processes that exist already, so the greeting goes first
         while self._exit_code is None:
-            for fd, events in self._poll.poll(self._timeout_ms()):
-                self._ready(fd, events)
+            happened = self._poll.poll(self._timeout_ms())
             now = launcher_clock()
-            if self._inbox is not None and self._inbox.poll_file_at is not None and self._inbox.poll_file_at <= now:
-                self._report(self._inbox.read_file(now))
             if self._timer is not None and self._timer <= now:
                 self._timer = None
                 self._input(self._machine.timer(now))
+            for fd, events in happened:
+                self._ready(fd, events)
+            if self._inbox is not None and self._inbox.poll_file_at is not None and self._inbox.poll_file_at <= now:
+                self._report(self._inbox.read_file(now))
+        self._looks.give_up()
         if self._directory is not None:
             remove_launcher_work_directory(self._work, self._directory)
         return self._exit_code
@@ -162,8 +164,16 @@ class LauncherShell:
                 self._flush()
             if events & ~select.POLLOUT:
                 self._read_agent()
-        elif fd in self._scans:
-            self._finish_scan(fd)
+        elif self._starting is not None and fd == self._starting.fd:
+            self._finish_start()
+        elif self._looks.owns(fd):
+            self._hear_looks()
+
+    def _own_fds(self) -> list[int]:
+        """What no process of ours may hold: the other end would wait for its end."""
+        own = [self._signals.fd]
+        own += [one.fileno() for one in (self._agent, self._inbox) if one is not None]
+        return own + ([] if self._starting is None else [self._starting.fd])
 
     def _input(self, actions: list[Action]) -> None:
         """Queue the actions of one input; the outermost call works the queue off."""
@@ -175,6 +185,7 @@ class LauncherShell:
 
     def _do(self, action: Action) -> None:
         if isinstance(action, Send):
+            self._log_doubt(action.message)
             self._unsent += protocol.encode_launch_message(action.message)
             self._flush()
         elif isinstance(action, SetTimer):
@@ -190,7 +201,7 @@ class LauncherShell:
                 ):  # a script that only polls never asked for signals
                     user_process.signal_user_process(self._child, action.signal)
         elif isinstance(action, KillChild):
-            user_process.kill_user_processes(self._child)
+            user_process.kill_user_processes(self._child, self._looks.pids)
         elif isinstance(action, LookForManager):
             is_there = _is_listening(action.socket)
             self._input(self._machine.manager_looked_for(launcher_clock(), is_there=is_there))
@@ -268,6 +279,8 @@ class LauncherShell:
         except ProtocolError as error:
             write_launcher_log(f"ignored a message of the agent: {error}")
             return
+        if isinstance(message, protocol.Vouch) and message.at is not None:
+            message = message.replace(at=_EPOCH + message.at)  # as `launcher_clock` has it
         if message is not None:
             self._input(self._machine.received(launcher_clock(), message))
 
@@ -277,7 +290,7 @@ class LauncherShell:
         return f"{self._work}/checkpoint-request.json"
 
     def _spawn(self, action: SpawnChild) -> None:
-        env = {**self._environ, **action.env, "REMUDA_ATTEMPT": str(action.attempt)}
+        env, place = {**self._environ, **action.env, "REMUDA_ATTEMPT": str(action.attempt)}, None
         env["PYTHONPATH"] = ":".join(filter(None, (env.get("PYTHONPATH"), USER_PATH)))
         if self._inbox is not None:
             env["REMUDA_PROGRESS_FILE"] = self._inbox.file_path
@@ -289,25 +302,54 @@ class LauncherShell:
             except OSError:
                 pass
             self._inbox.open(launcher_clock())
-            self._place, self._sought = _checkpoint_place(env), (-1, False, 0.0)
-            self._abandon_checkpoints(env)
-            self._mark_log(action.attempt, env)
-        self._output_from = user_process.user_output_size()
-        try:
-            self._child = user_process.spawn_user_process(self._argv, env)
-        except user_process.SpawnError as error:
-            write_launcher_log(error.message)
-            self._input(self._machine.child_failed(launcher_clock(), action.attempt, error.code, error.message))
-            return
+            place = _checkpoint_place(env)
+            self._looks.child_begins(place)
+        self._output_from = -1
         self._child_attempt = action.attempt
-        self._input(self._machine.child_started(launcher_clock(), action.attempt, self._child))
+        try:
+            self._child, self._starting = user_process.start_user_process(
+                self._argv, env, lambda: self._prepare_child(action.attempt, place, env), self._own_fds()
+            )
+        except user_process.SpawnError as error:
+            self._fail_start(error)
+        else:
+            self._poll.register(self._starting.fd, select.POLLIN)
 
-    def _abandon_checkpoints(self, env: dict[str, str]) -> None:
+    def _prepare_child(self, attempt: int, place: tuple[str, int] | None, env: dict[str, str]) -> int:
+        """In its own process, before the command runs. Returns where its output begins."""
+        if self._inbox is not None:
+            self._abandon_checkpoints(place, env)
+            self._mark_log(attempt, env)
+        return user_process.user_output_size()
+
+    def _finish_start(self) -> None:
+        """The command runs, or could not be run, or its process was killed before it could. In all but the first it is about to
+        be reaped."""
+        if self._starting is None or not self._starting.is_over():
+            return
+        answers = self._starting.answers()
+        self._poll.unregister(self._starting.fd)
+        self._starting.close()
+        self._starting = None
+        if answers:
+            self._output_from = answers[0]
+        if len(answers) > 1:
+            self._start_error = user_process.SpawnError(*answers[1])
+        elif self._child is not None:
+            self._input(self._machine.child_started(launcher_clock(), self._child_attempt, self._child))
+
+    def _fail_start(self, error: user_process.SpawnError) -> None:
+        write_launcher_log(error.message)
+        if self._inbox is not None:
+            self._inbox.close()
+        self._input(self._machine.child_failed(launcher_clock(), self._child_attempt, error.code, error.message))
+
+    def _abandon_checkpoints(self, place: tuple[str, int] | None, env: dict[str, str]) -> None:
         """REMUDA_RESUME_STEP=N: history goes on after N; empty: from the beginning; not set: not Remuda's business."""
         resume = env.get("REMUDA_RESUME_STEP")
-        if resume is None or self._place is None or not (resume.isdigit() or resume == ""):
+        if resume is None or place is None or not (resume.isdigit() or resume == ""):
             return
-        directory, rank = self._place
+        directory, rank = place
         attempt = env.get("REMUDA_ATTEMPT", "?")
         why = f"attempt {attempt} went on from {f'step {resume}' if resume else 'the beginning'}"
         try:
@@ -339,13 +381,21 @@ class LauncherShell:
             self._input(self._machine.terminate(launcher_clock()))
 
     def _reap(self) -> None:
-        ended, is_childless = user_process.reap_user_processes(self._child)
+        ended, is_childless = user_process.reap_user_processes(self._child, self._looks.pids)
         for one in ended:
             if one.pid == self._child:
+                self._finish_start()
+                self._child = None
+                error, self._start_error = self._start_error, None
+                if error is not None:
+                    self._fail_start(error)
+                    continue
+                # What is left of it ends with it, before anything is waited for.
+                user_process.kill_user_processes(None, self._looks.pids)
                 if self._inbox is not None:  # its last words, before its end
                     self._report(self._inbox.read_datagrams() + self._inbox.read_file(launcher_clock()))
+                    self._tell_kept(self._looks.kept(LAST_KEPT_WAIT_S))
                     self._inbox.close()
-                self._child = None
                 text = user_process.describe_user_process_end(one, self._output_from)
                 tail = user_process.user_output_tail(self._output_from) if one.code else ""
                 actions = self._machine.child_exited(
@@ -358,73 +408,50 @@ class LauncherShell:
     # --- progress and checkpoints -------------------------------------------------------------------------------------
 
     def _report(self, reports: list[protocol.Progress]) -> None:
+        self._finish_start()  # who reports runs: that is said first
         for report in reports:
-            if report.checkpoint is not None and self._place is not None and self._is_saved(report.checkpoint):
+            if report.checkpoint is not None and self._looks.is_kept(report.checkpoint, launcher_clock(), KEPT_WAIT_S):
                 report = report.replace(kept=report.checkpoint)
             self._input(self._machine.progress(launcher_clock(), report))
 
-    def _is_saved(self, step: int) -> bool:
-        """Whether that checkpoint has been seen on disk. Looked for once, and once a second for as long as it is not there."""
-        now = launcher_clock()
-        if step != self._sought[0] or (not self._sought[1] and now >= self._sought[2]):
-            is_there = self._place is not None and checkpoints.is_checkpoint_kept(*self._place, step)
-            self._sought = step, is_there, now + 1.0
-        return self._sought[1]
+    def _tell_kept(self, step: int | None) -> None:
+        if step is not None:
+            self._input(self._machine.progress(launcher_clock(), protocol.Progress(kept=step)))
 
     def _write_request(self, request: WriteCheckpointRequest) -> None:
         path = self._request_path()
         try:
-            with open(path + ".tmp", "w", encoding="utf-8") as file:
+            try:
+                os.unlink(path + ".tmp")
+            except FileNotFoundError:
+                pass
+            with open(path + ".tmp", "x", encoding="utf-8") as file:  # whatever the child puts there is not opened
                 file.write(jsonline.render_json_line({"deadline": request.deadline, "step": request.step}))
             os.replace(path + ".tmp", path)
         except OSError as error:
             write_launcher_log(f"could not ask for a checkpoint: {error}")
 
     def _scan(self, scan: ScanCheckpoints) -> None:
-        listing = checkpoints.list_checkpoints(scan.directory, scan.rank)
-        if self._looked is not None and self._looked[:2] == (scan, listing):  # nothing new: nothing is read again
-            self._answer_scan(scan, listing, self._looked[2])
-            return
-        work = sum(one.size for one in listing.candidates if one.size <= checkpoints.DIGEST_LIMIT_BYTES)
-        if work <= INLINE_SCAN_BYTES:
-            self._answer_scan(scan, listing, checkpoints.examine_checkpoints(listing))
-            return
-        read, write = os.pipe2(os.O_CLOEXEC)
-        if os.fork() == 0:
-            try:
-                signal.set_wakeup_fd(-1)
-                signal.signal(SIGNALS["TERM"], signal.SIG_DFL)
-                answer = checkpoints.examine_checkpoints(listing).__dict__
-                os.write(write, jsonline.render_json_line(answer).encode())
-            finally:
-                os._exit(0)
-        os.close(write)
-        self._scans[read] = scan, listing
-        self._poll.register(read, select.POLLIN)
+        found = self._looks.scan(scan)
+        if found is not None:
+            self._answer_scan(scan, found)
 
-    def _finish_scan(self, fd: int) -> None:
-        scan, listing = self._scans.pop(fd)
-        self._poll.unregister(fd)
-        data = os.read(fd, protocol.MAX_LINE_BYTES)
-        os.close(fd)
-        # Nothing: it was killed. "No checkpoints" would throw the work of days away, so look again, here.
-        if data:
-            read = jsonline.parse_json_line(data)
-            steps, corrupt, abandoned = (tuple(read[name]) for name in ("steps", "corrupt", "abandoned"))
-            answer = CheckpointScan(steps, corrupt, abandoned, read["unreadable"])
-        else:
-            answer = checkpoints.examine_checkpoints(listing)
-        self._answer_scan(scan, listing, answer)
+    def _hear_looks(self) -> None:
+        self._tell_kept(self._looks.kept())
+        answer = self._looks.scanned()
+        if answer is not None:
+            self._answer_scan(*answer)
 
-    def _answer_scan(self, scan: ScanCheckpoints, listing: CheckpointListing, found: CheckpointScan) -> None:
-        if found.unreadable and found.unreadable != self._unreadable:
-            write_launcher_log(f"checkpoints could not be read, looking again: {found.unreadable}")
-        self._unreadable = found.unreadable
-        # What could not be read is read again: the listing may be the same when it can be.
-        self._looked = None if found.unreadable and not listing.unreadable else (scan, listing, found)
+    def _answer_scan(self, scan: ScanCheckpoints, found: CheckpointScan) -> None:
         self._input(
             self._machine.scanned(launcher_clock(), scan, found.steps, found.corrupt, found.abandoned, found.unreadable)
         )
+
+    def _log_doubt(self, message: protocol.ToAgent) -> None:
+        if isinstance(message, protocol.Ready) and message.unreadable != self._unreadable:
+            self._unreadable = message.unreadable
+            if message.unreadable:
+                write_launcher_log(f"checkpoints could not be read, looking again: {message.unreadable}")
 
 
 def _checkpoint_place(env: dict[str, str]) -> tuple[str, int] | None:

@@ -73,8 +73,8 @@ class ProgressInbox:
             return []
         self.poll_file_at = now + FILE_POLL_S
         try:
-            # Never waits: what the child put there may be a pipe that nobody writes to.
-            fd = os.open(self.file_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            # Never waits: what the child put there may be a pipe that nobody writes to, or lead to a file system that hangs.
+            fd = os.open(self.file_path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             with open(fd, "rb", buffering=0) as file:
                 found = os.fstat(fd)
                 if found.st_mode & 0o170000 != REGULAR_FILE or (found.st_ino, found.st_mtime_ns) == self._seen:

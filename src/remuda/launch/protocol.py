@@ -141,13 +141,18 @@ class Fence(SmallRecord):
 
 
 class Vouch(SmallRecord):
-    """The rank stays this node's own for so many seconds, counted from when this is read; null = without limit, which is also so
-    for a launcher that was never told. When they are over without another word the launcher does as after a fence: its agent is
+    """The rank stays this node's own for so many seconds, counted from `at`; null = without limit, which is also so for a
+    launcher that was never told. When they are over without another word the launcher does as after a fence: its agent is
     stopped or gone, and the rank may be handed on. `manager`: the socket at which whoever hands ranks on listens; "" = not on
-    this machine. While nobody does, nothing is handed on, and the rank runs on."""
+    this machine. While nobody does, nothing is handed on, and the rank runs on.
+
+    `at`: when it was said, by CLOCK_BOOTTIME, which all processes of a machine share: a word may wait unread. An agent of an
+    older release does not say it, and a launcher of one passes over it: then it counts from when it is read. So it does where
+    the launcher's clock is behind the agent's (a container with a kernel of its own): a moment that lies ahead is now."""
 
     seconds: float | None
     manager: str = ""
+    at: float | None = None
 
 
 ToAgent = Hello | Ready | Running | Exited | Heartbeat
@@ -259,7 +264,8 @@ _MESSAGES: "dict[str, tuple[type[SmallRecord], dict[str, tuple[str, Callable[[ob
     "checkpoint": (Checkpoint, {"deadline": ("deadline", _seconds_field), "signal": ("signal", _optional_field(_signal_field)),
                                 "step": ("step", _count_field)}),
     "fence": (Fence, {}),
-    "vouch": (Vouch, {"seconds": ("seconds", _optional_field(_seconds_field)), "manager": ("manager", _text_field)}),
+    "vouch": (Vouch, {"seconds": ("seconds", _optional_field(_seconds_field)), "manager": ("manager", _text_field),
+                      "at": ("at", _optional_field(_seconds_field))}),
 }  # fmt: skip
 _NAMES = {cls: name for name, (cls, _) in _MESSAGES.items()}
 

@@ -4,14 +4,26 @@ The child leads its own session, so one signal to its process group reaches the 
 group are caught another way: the launcher is PID 1 of the container or, elsewhere, a *child subreaper*, so every orphan
 below it becomes its own child. Killing one's own children again and again, until `waitpid` says there are none, hence
 ends any tree, and "no children" is the proof that it is gone. (Direct children cannot be recycled pids: a pid stays
-taken until its parent has waited for it.)
+taken until its parent has waited for it.) The launcher's own helpers are children, too, and one may hang for as long as a file
+system does; they start nothing, so no children but helpers is the same proof.
+
+From the fork on the process is the user's: what has to be done before the command runs, the log and the command itself may be on
+a file system that does not answer. Then it hangs there, where it can be signalled and killed, and the launcher does not.
 """
 
 import os
 
-from remuda.launch import log_readback
-from remuda.launch.protocol import SIGNAL_NAMES, SIGNALS
+from remuda.launch import jsonline, log_readback
+from remuda.launch.forked_look import AnswerPipe
+from remuda.launch.protocol import MAX_TEXT, SIGNAL_NAMES, SIGNALS
 from remuda.launch.small_records import SmallRecord
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as signals
+    from collections.abc import Callable, Iterable
+else:  # the C module: `signal` imports `enum` and half the library
+    import _signal as signals
 
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # what a shell would exit with
 _PR_SET_CHILD_SUBREAPER = 36
@@ -52,24 +64,59 @@ def make_launcher_subreaper() -> bool:
         return False
 
 
-def spawn_user_process(argv: list[str], env: dict[str, str]) -> int:
-    """Start the command in a session of its own, standard streams inherited; returns its pid."""
-    os.environ["PATH"] = env.get("PATH", os.defpath)  # where posix_spawnp looks
+def start_user_process(
+    argv: list[str], env: dict[str, str], prepare: "Callable[[], object]", close: "Iterable[int]"
+) -> tuple[int, AnswerPipe]:
+    """Fork the process that becomes the user's: in a session of its own, standard streams inherited, it does `prepare` and then
+    runs the command. Returns its pid, and a pipe that ends when the command runs or the process is gone. Its answers: what
+    `prepare` returned and, if the command could not be run, exit code and why. `close`: descriptors that are not its business."""
+    read, write = os.pipe2(os.O_CLOEXEC)
     try:
-        try:
-            return os.posix_spawnp(argv[0], argv, env, setsid=True, setsigmask=[], setsigdef=_TO_DEFAULT)
-        except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID
-            return os.posix_spawnp(argv[0], argv, env, setpgroup=0, setsigmask=[], setsigdef=_TO_DEFAULT)
+        pid = os.fork()
+    except OSError as error:
+        os.close(read)
+        os.close(write)
+        raise SpawnError(NOT_RUNNABLE, f"cannot run {argv[0]}: {error.strerror}") from None
+    if pid == 0:
+        _become_user_process(argv, env, prepare, write, close)
+    os.close(write)
+    os.read(read, 1)  # from now on a signal to its group reaches it
+    return pid, AnswerPipe(read)
+
+
+def _become_user_process(
+    argv: list[str], env: dict[str, str], prepare: "Callable[[], object]", write: int, close: "Iterable[int]"
+) -> None:
+    """The forked process, until it is the user's or its end."""
+    error = SpawnError(NOT_RUNNABLE, f"cannot run {argv[0]}")
+    try:
+        os.setsid()
+        signals.set_wakeup_fd(-1)
+        for number in _TO_DEFAULT:
+            signals.signal(number, signals.SIG_DFL)
+        signals.pthread_sigmask(signals.SIG_SETMASK, ())
+        for fd in close:
+            os.close(fd)
+        os.write(write, b"\n")
+        os.write(write, jsonline.render_json_line(prepare()).encode() + b"\n")
+        error = _run_user_command(argv, env)
+    finally:  # nothing that goes wrong here may come back as a second launcher
+        os.write(write, jsonline.render_json_line((error.code, error.message[:MAX_TEXT])).encode())
+        os._exit(error.code)
+
+
+def _run_user_command(argv: list[str], env: dict[str, str]) -> SpawnError:
+    """Returns only when it could not be run."""
+    try:
+        os.execvpe(argv[0], argv, env)
     except FileNotFoundError:
         if "/" in argv[0] and os.path.exists(argv[0]):
-            raise SpawnError(
-                NOT_FOUND, f"the interpreter named in the first line of {argv[0]} does not exist"
-            ) from None
-        raise SpawnError(NOT_FOUND, f"command not found: {argv[0]}") from None
+            return SpawnError(NOT_FOUND, f"the interpreter named in the first line of {argv[0]} does not exist")
+        return SpawnError(NOT_FOUND, f"command not found: {argv[0]}")
     except PermissionError:
-        raise SpawnError(NOT_RUNNABLE, f"permission denied: {argv[0]} (is it an executable file?)") from None
+        return SpawnError(NOT_RUNNABLE, f"permission denied: {argv[0]} (is it an executable file?)")
     except (OSError, ValueError) as error:
-        raise SpawnError(NOT_RUNNABLE, f"cannot run {argv[0]}: {getattr(error, 'strerror', None) or error}") from None
+        return SpawnError(NOT_RUNNABLE, f"cannot run {argv[0]}: {getattr(error, 'strerror', None) or error}")
 
 
 def signal_user_process(pid: int, signal: int) -> None:
@@ -122,16 +169,18 @@ def _parent_pid(pid: str) -> int:
         return -1
 
 
-def kill_user_processes(main_pid: int | None) -> None:
-    """One pass: the group of the main process while its pid is still ours, and every direct child."""
+def kill_user_processes(main_pid: int | None, helpers: set[int]) -> None:
+    """One pass: the group of the main process while its pid is still ours, and every direct child but the launcher's helpers."""
     if main_pid is not None:
         signal_user_processes(main_pid, SIGNALS["KILL"])
     for pid in own_child_pids():
-        signal_user_process(pid, SIGNALS["KILL"])
+        if pid not in helpers:
+            signal_user_process(pid, SIGNALS["KILL"])
 
 
-def reap_user_processes(main_pid: int | None) -> tuple[list[EndedProcess], bool]:
-    """Wait for all that has ended; the second value says that no child is left."""
+def reap_user_processes(main_pid: int | None, helpers: set[int]) -> tuple[list[EndedProcess], bool]:
+    """Wait for all that has ended; the second value says that no child is left but helpers. Helpers that have ended are taken out
+    of `helpers`: their numbers may be anybody's from then on."""
     ended: list[EndedProcess] = []
     while True:
         try:
@@ -139,10 +188,12 @@ def reap_user_processes(main_pid: int | None) -> tuple[list[EndedProcess], bool]
         except ChildProcessError:
             return ended, True
         if peek is None:
-            return ended, False
+            # A whole list: who ends while it is read stays in it until reaped here, and nobody comes but from one who is in it.
+            return ended, bool(helpers) and set(own_child_pids()) <= helpers
         if peek.si_pid == main_pid:  # while its zombie keeps the number, the group is certainly ours
             signal_user_processes(main_pid, SIGNALS["KILL"])
         _, status = os.waitpid(peek.si_pid, 0)
+        helpers.discard(peek.si_pid)
         signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         ended.append(EndedProcess(peek.si_pid, os.WEXITSTATUS(status) if signal is None else 128 + signal, signal))
 

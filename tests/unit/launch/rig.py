@@ -69,12 +69,13 @@ class Agent:
         return message
 
     def expect(self, kind: type[M], where: Callable[[M], bool] = lambda message: True) -> M:
-        """The next message of the kind; only heartbeats may come before it."""
+        """The next message of the kind; only heartbeats, and words of doubt, may come before it."""
         while True:
             message = self.next()
             if isinstance(message, kind) and where(message):
                 return message
-            assert isinstance(message, Heartbeat), f"wanted {kind.__name__}, got {message}"
+            is_doubt = isinstance(message, Ready) and message.unreadable
+            assert is_doubt or isinstance(message, Heartbeat), f"wanted {kind.__name__}, got {message}"
 
     def send(self, *messages: Message) -> None:
         self.send_raw(b"".join(protocol.encode_launch_message(message) for message in messages))
@@ -117,14 +118,13 @@ class Container:
         self.env["REMUDA_STOP_GRACE"] = "0.5"  # so that a test with a stubborn child ends soon
 
     def run(self, *command: str, alloc: str | None = "", **env: str) -> subprocess.Popen[bytes]:
+        return self.run_program(launcher_container_argv(list(command), self.pyz, PYTHON), alloc, **env)
+
+    def run_program(self, argv: list[str], alloc: str | None = "", **env: str) -> subprocess.Popen[bytes]:
         alloc_env = {} if alloc is None else {"REMUDA_ALLOC_DIR": alloc or str(self.directory)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                launcher_container_argv(list(command), self.pyz, PYTHON),
-                env={**self.env, **alloc_env, **env},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                argv, env={**self.env, **alloc_env, **env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         return self.process
 

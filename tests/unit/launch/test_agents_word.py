@@ -165,6 +165,65 @@ def test_and_stops_when_there_is_no_answer() -> None:
     assert KillChild() in cut_off.timer(late), "there is nobody to ask"
 
 
+# --- a word that has waited: it counts from when it was said --------------------------------------------------------------
+
+
+def test_a_word_counts_from_when_it_was_said() -> None:
+    machine = running()
+    machine.received(T + 3, Vouch(5.0, at=T))
+    machine.timer(T + 4.9)
+    assert machine.state == "running"
+    assert KillChild() in machine.timer(T + 5.0)
+
+
+def test_a_moment_that_lies_ahead_is_now() -> None:
+    """A container with a kernel of its own: its clock began later."""
+    machine = running()
+    machine.received(T, Vouch(5.0, at=T + 1e6))
+    assert KillChild() in machine.timer(T + 5.0)
+
+
+def test_a_word_that_was_over_when_it_was_read_starts_nothing() -> None:
+    machine = vouched(ready())
+    assert kinds(machine.received(T + 60, Start(2, {}))) == ""
+    assert kinds(machine.received(T + 60, Vouch(5.0, at=T + 50))) == ""
+    assert machine.received(T + 61, Vouch(5.0, at=T + 61))[0] == SpawnChild(2, {})
+
+
+def test_a_word_that_was_over_when_it_was_read_is_no_answer_to_who_asked() -> None:
+    """The launcher stood still while words came in, and the agent has fallen silent since."""
+    late = T + 5.0 + ASLEEP_S + 60
+    machine = vouched(running())
+    assert kinds(machine.timer(late)) == "Hello"
+    machine.received(late, Vouch(5.0, at=T + 2))
+    machine.received(late, Vouch(5.0, at=T + 4))
+    assert KillChild() in machine.timer(late + ASK_S)
+
+
+def test_a_shorter_word_counts_however_late_it_comes() -> None:
+    machine = vouched(running(), 60.0)
+    machine.received(T + 3, Vouch(1.0, at=T + 1.5))
+    assert KillChild() in machine.timer(T + 3)
+
+
+def test_an_agent_with_a_shorter_lease_is_waited_for_by_its_own_word() -> None:
+    """The operator has shortened --lease: a manager that comes back waits no longer than that."""
+    machine = running()
+    machine.received(T, Vouch(27.5, "/state/link.sock"))
+    machine.disconnected(T + 1)
+    machine.connected(T + 10)
+    for second in (10, 12):
+        machine.received(T + second, Vouch(7.0, "/state/link.sock"))
+    machine.disconnected(T + 13)
+    now = T + 19.0
+    machine.timer(now)
+    machine.manager_looked_for(now, is_there=False)
+    machine.timer(now + LOOK_S)
+    assert KillChild() not in machine.manager_looked_for(now + LOOK_S, is_there=True)
+    assert LookForManager("/state/link.sock") in machine.timer(now + 7.0)
+    assert KillChild() in machine.manager_looked_for(now + 7.0, is_there=True)
+
+
 def test_a_word_does_not_disturb_a_stop() -> None:
     machine = vouched(stopping())
     machine.child_exited(T + 1, 2, 143, 15)

@@ -16,7 +16,7 @@ from remuda.launch.actions import (
     SpawnChild,
     WriteCheckpointRequest,
 )
-from remuda.launch.launcher_machine import LauncherIdentity, LaunchMachine
+from remuda.launch.launcher_machine import HANG_S, LauncherIdentity, LaunchMachine
 from remuda.launch.protocol import (
     Checkpoint,
     Exited,
@@ -267,9 +267,9 @@ def test_every_input_in_every_state(name: str, given: str) -> None:
 
 def test_from_parked_to_running() -> None:
     machine = parked()
-    assert machine.received(T, stop(2)) == [SCAN_2]
+    assert machine.received(T, stop(2)) == [SCAN_2, SetTimer(T + HANG_S)]
     said = machine.scanned(T, SCAN_2, tuple(range(40, 0, -1)))
-    assert said == [Send(Ready(2, tuple(range(40, 24, -1)))), SetTimer(T + 2)]
+    assert said == [Send(Ready(2, tuple(range(40, 24, -1))))], "looked at again when it would have been called hanging"
     assert machine.received(T, Start(2, {"RANK": "4"})) == [SpawnChild(2, {"RANK": "4"}), SetTimer(None)]
     assert machine.child_started(T + 1, 2, 500) == [Send(Running(2, 500, T + 1))]
 
@@ -281,7 +281,7 @@ def test_stop_signals_the_group_then_kills_after_the_grace_then_waits_for_the_tr
     assert machine.timer(T + 2) == [KillChild(), SetTimer(T + 2.05)]
     assert machine.timer(T + 2.05)[:1] == [KillChild()]
     assert machine.child_exited(T + 2.1, 2, 137, 9)[0] == KillChild()
-    assert machine.tree_gone(T + 2.2) == [ScanCheckpoints(3, 4, "/ckpt"), SetTimer(None)]
+    assert machine.tree_gone(T + 2.2) == [ScanCheckpoints(3, 4, "/ckpt"), SetTimer(T + 2.2 + HANG_S)]
     assert without_timers(machine.scanned(T + 2.3, ScanCheckpoints(3, 4, "/ckpt"), (10,))) == [Send(Ready(3, (10,)))]
 
 
@@ -547,6 +547,14 @@ def test_times_not_yet_sent_are_kept_and_sent_ones_are_not_repeated() -> None:
     ]
     assert without_timers(machine.progress(T + 1, Progress(step=3))) == [
         Send(Heartbeat(2, 3, None, None, 2, None, T + 1))
+    ]
+
+
+def test_a_checkpoint_that_is_seen_on_disk_later_is_told_by_itself() -> None:
+    machine = running()
+    machine.progress(T, Progress(step=3, checkpoint=3, checkpoint_time=0.5))
+    assert without_timers(machine.progress(T + 0.01, Progress(kept=3))) == [
+        Send(Heartbeat(2, 3, None, None, 3, 0.5, T + 0.01, kept=3))
     ]
 
 

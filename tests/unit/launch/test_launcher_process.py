@@ -432,6 +432,35 @@ def test_the_helper_reports_steps_and_checkpoints(container: Container, agent: A
     assert agent.expect(Ready).checkpoints == (1,)
 
 
+def test_it_is_said_that_the_child_runs_before_what_it_reports(container: Container, agent: Agent) -> None:
+    """An agent passes over the progress of a rank that does not run."""
+    container.python("import remuda_train as r, time\nr.report(1)\ntime.sleep(1000)")
+    agent.accept()
+    for attempt in range(1, 16):
+        agent.send(Stop(attempt))
+        agent.expect(Ready)
+        agent.send(Start(attempt, {}))
+        assert [type(agent.next()), type(agent.next())] == [Running, Heartbeat]
+
+
+def test_what_is_said_about_checkpoints_stands_before_the_attempt_in_the_log(
+    container: Container, agent: Agent, tmp_path: Path
+) -> None:
+    for step in (10, 20):
+        checkpoints.save(str(tmp_path), 6, step, b"x")
+    container.run("sh", "-c", "echo up; exit 3")
+    agent.accept()
+    env = {"REMUDA_RANK": "6", "REMUDA_CHECKPOINT_DIR": str(tmp_path), "REMUDA_RESUME_STEP": "10"}
+    agent.start(1, env, Stop(1, rank=6, checkpoint_dir=str(tmp_path)))
+    assert agent.exited().tail == "up\n"
+    lines = [line.partition("=")[0] for line in container.output().splitlines()]
+    assert lines == [
+        "remuda-launch: checkpoints 20 are abandoned: attempt 1 went on from step 10",
+        "--- remuda attempt",
+        "up",
+    ]
+
+
 def test_the_progress_file_is_read_without_any_helper(container: Container, agent: Agent) -> None:
     container.run(
         "sh",

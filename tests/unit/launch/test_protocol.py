@@ -57,8 +57,11 @@ EVERY_MESSAGE: list[tuple[Message, dict[str, Any]]] = [
     (protocol.Start(3, {"RANK": "5"}), {"type": "start", "attempt": 3, "env": {"RANK": "5"}}),
     (protocol.Checkpoint(9.5, "USR1", 7), {"type": "checkpoint", "deadline": 9.5, "signal": "USR1", "step": 7}),
     (protocol.Fence(), {"type": "fence"}),
-    (protocol.Vouch(7.25, "/s/link.sock"), {"type": "vouch", "seconds": 7.25, "manager": "/s/link.sock"}),
-    (protocol.Vouch(None), {"type": "vouch", "seconds": None, "manager": ""}),
+    (
+        protocol.Vouch(7.25, "/s/link.sock", 981.5),
+        {"type": "vouch", "seconds": 7.25, "manager": "/s/link.sock", "at": 981.5},
+    ),
+    (protocol.Vouch(None), {"type": "vouch", "seconds": None, "manager": "", "at": None}),
 ]  # fmt: skip
 
 

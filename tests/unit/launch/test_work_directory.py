@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from remuda.launch import work_directory
 from remuda.launch.progress_inbox import ProgressInbox
 from remuda.launch.work_directory import launcher_work_directory, remove_launcher_work_directory
 
@@ -38,11 +40,26 @@ def test_a_directory_of_its_own_where_not(tmp_path: Path, read_only: str) -> Non
     assert not Path(found).exists()
 
 
+@pytest.mark.parametrize(("is_volume", "found"), [(False, "tmp"), (True, "shm")])
+def test_a_volume_that_may_hang_comes_last(
+    tmp_path: Path, read_only: str, monkeypatch: pytest.MonkeyPatch, is_volume: bool, found: str
+) -> None:
+    places = [str(tmp_path / name) for name in ("tmp", "shm")]
+    for place in places:
+        os.mkdir(place)
+    devices = {"/": 1, places[0]: 2 if is_volume else 1, places[1]: 3}
+    monkeypatch.setattr(work_directory, "IN_MEMORY", places[1])
+    monkeypatch.setattr(os, "stat", lambda path, **_: SimpleNamespace(st_dev=devices[path]))
+    made = launcher_work_directory(read_only, tuple(places))
+    monkeypatch.undo()
+    assert Path(made).parent.name == found
+
+
 def test_where_nothing_can_be_written_the_log_says_so(tmp_path: Path, read_only: str) -> None:
     assert launcher_work_directory(read_only, (str(tmp_path / "missing"),)) == read_only
 
 
-@pytest.mark.parametrize("trap", ["fifo", "device", "directory"])
+@pytest.mark.parametrize("trap", ["fifo", "device", "directory", "link"])
 def test_what_is_no_file_is_no_progress_and_nothing_waits_for_it(tmp_path: Path, trap: str) -> None:
     inbox = ProgressInbox(str(tmp_path), lambda words: None)
     inbox.open(0.0)
@@ -51,6 +68,9 @@ def test_what_is_no_file_is_no_progress_and_nothing_waits_for_it(tmp_path: Path,
         os.mkfifo(path)
     elif trap == "device":
         path.symlink_to("/dev/zero")
+    elif trap == "link":  # to a volume that may hang
+        (tmp_path / "elsewhere").write_text(json.dumps({"step": 9}))
+        path.symlink_to(tmp_path / "elsewhere")
     else:
         path.mkdir()
     assert inbox.read_file(1.0) == []

@@ -45,7 +45,7 @@ def render_message_to_launcher(message: ToLauncher) -> dict[str, Any]:
             "step": message.step,
         }
     if isinstance(message, Vouch):
-        return {"type": "vouch", "seconds": message.seconds, "manager": message.manager}
+        return {"type": "vouch", "seconds": message.seconds, "manager": message.manager, "at": message.at}
     return {"type": "fence"}
 
 

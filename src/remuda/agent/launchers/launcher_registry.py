@@ -118,7 +118,7 @@ class LauncherRegistry:
     async def close(self) -> None:
         self.silence()
         await asyncio.gather(*self._reading, return_exceptions=True)
-        await self._places.close()
+        self._places.close()
 
     # --- who is here ----------------------------------------------------------------------------------------------------
 
@@ -214,9 +214,10 @@ class LauncherRegistry:
 
     def _pass_on_vouch(self, uid: str) -> None:
         if self._vouched_until is not None:
+            at = suspend_aware_lease_clock_s()  # the launcher's clock, whatever ours is
             left = self._vouched_until - self._elapsed()
             if left > 0:
-                self.links.send(uid, Vouch(left if left < math.inf else None, self._manager_socket))
+                self.links.send(uid, Vouch(left if left < math.inf else None, self._manager_socket, at))
 
     # --- what launchers and jobs bring ----------------------------------------------------------------------------------
 

@@ -6,12 +6,12 @@ these is so any more, each counted from when the node *asked*, which is never la
     a renewal of its lease got through           for `fence_after_s(lease)`
     the manager that leads promised it           for as long as it said: `promise_s`, never longer than its own term
 
-The manager counts the same two from when it *heard* of them, and hands ranks on after `hand_on_after_s(lease)`; a lease whose
+The manager counts the same two from when it *heard* of them, and hands ranks on when the whole lease is over; a lease whose
 holder's clock disagrees with ours counts from when we saw it, else from its own word, which may then be a quarter earlier
 (`agent_liveness.AGREE_SHARE`). A manager that comes new counts every lease from when it first sees it, and begins only when the
 term of the one before is over: it is bound by promises it never heard of. So, whoever leads:
 
-    fence_after_s + margin <= hand_on_after_s - a quarter of the lease
+    fence_after_s + margin <= the lease - a quarter of it
 
 A manager that stalls counts anew, which is later. A node that stalls asks the manager first when it is awake again, and without
 its word stops before anything else when its time was over. Until then it can stop nothing, so the launchers do, which are
@@ -44,11 +44,6 @@ MARGIN_SHARE = 1 - AGREE_SHARE - FENCE_SHARE  # what is left to stop in: a twelf
 def fence_after_s(lease_s: float) -> float:
     """So long after it was last vouched for a node runs its ranks."""
     return lease_s * FENCE_SHARE
-
-
-def hand_on_after_s(lease_s: float) -> float:
-    """So long after it was last heard of a node's ranks are handed on."""
-    return fence_after_s(lease_s) / FENCE_SHARE
 
 
 def launchers_run_s(left_s: float, lease_s: float) -> float:

@@ -7,6 +7,10 @@ the first renewal that gets through. A manager that hears the node beside the AP
 the node is not fenced (`core.health.fence_bounds`). What is renewed or promised is passed on to the launchers, which stop by
 themselves when a node that stands still does not.
 
+Every renewal says how long the lease is: a node that was started with a longer `--lease` than before fences later, and must be
+handed on later, too. A shorter one counts once the old one has run out: until then launchers that have not met this process
+yet may go by the word of the one before.
+
 With every renewal the Node object is looked at and put right when it does not say what is true: the manager may have called
 the node dead meanwhile, somebody may have removed the object, an image may have arrived.
 """
@@ -14,6 +18,7 @@ the node dead meanwhile, somebody may have removed the object, an image may have
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import zlib
 from collections.abc import Awaitable, Callable
@@ -87,6 +92,7 @@ class NodeRegistration:
         self._amounts = amounts or self._all_devices
         self._hurry = asyncio.Event()
         self._countdown = FenceCountdown()  # on the loop's clock
+        self._longer = 0, -math.inf  # the length of the lease before, and until when it stands
         self._is_fenced = False
 
     def refresh(self) -> None:
@@ -118,6 +124,9 @@ class NodeRegistration:
         except AlreadyExists:
             await self._publish()
         begun = asyncio.get_running_loop().time()
+        with contextlib.suppress(NotFound):
+            before = await self._cluster.get(Lease, self._config.name, NODE_LEASE_NAMESPACE)
+            self._longer = before.spec.lease_duration_seconds, begun + before.spec.lease_duration_seconds
         await self._renew()
         self._reached(begun)
 
@@ -252,15 +261,13 @@ class NodeRegistration:
     async def _renew(self) -> None:
         # As text: a real API server refuses lease times without exactly six digits of microseconds.
         name, now = self._config.name, lease_micro_time(to_time(self._clock()))
-        patch: JsonObject = {"spec": {"renewTime": now, "holderIdentity": name}}
+        spec: JsonObject = {"renewTime": now, "holderIdentity": name, "leaseDurationSeconds": self._lease_length_s()}
         try:
-            await self._cluster.patch(Lease, name, patch, NODE_LEASE_NAMESPACE)
+            await self._cluster.patch(Lease, name, {"spec": spec}, NODE_LEASE_NAMESPACE)
         except NotFound:
             meta = {"name": name, "namespace": NODE_LEASE_NAMESPACE}
-            spec = {
-                "holderIdentity": name,
-                "leaseDurationSeconds": max(1, math.ceil(self._config.lease_s)),
-                "acquireTime": now,
-                "renewTime": now,
-            }
-            await self._cluster.create(Lease, {"metadata": meta, "spec": spec})
+            await self._cluster.create(Lease, {"metadata": meta, "spec": {**spec, "acquireTime": now}})
+
+    def _lease_length_s(self) -> int:
+        own, (before, until) = max(1, math.ceil(self._config.lease_s)), self._longer
+        return max(own, before) if asyncio.get_running_loop().time() < until else own

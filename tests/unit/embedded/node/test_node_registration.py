@@ -7,6 +7,8 @@ import itertools
 import math
 from typing import Any
 
+import pytest
+
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
 from remuda.api.meta import ObjectMeta
 from remuda.embedded.apiserver.local_cluster import LocalCluster
@@ -119,6 +121,33 @@ def test_nodes_that_come_up_together_renew_apart_and_every_period() -> None:
         # 64 within 2 s by chance: the fullest quarter of a second would hold all of them, were they in step.
         busiest = max(sum(at <= other < at + 0.25 for other in last) for at in last)
         assert busiest < count / 2
+
+    run_virtual(main(), loop)
+
+
+@pytest.mark.parametrize(("before", "now_s", "lengths"), [(8.0, 30.0, [30, 30, 30]), (30.0, 8.0, [30, 30, 8])])
+def test_a_node_that_is_started_with_another_lease_says_so_and_shortens_it_late(
+    before: float, now_s: float, lengths: list[int]
+) -> None:
+    """It fences by the new length, so it may not be handed on by a shorter one; its launchers may still go by the longer one."""
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        api = LocalCluster(ObjectStore(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
+        await api.create(Namespace, Namespace(metadata=ObjectMeta(name=NODE_LEASE_NAMESPACE)))
+        nodes = [
+            NodeRegistration(NodeConfig("node-01", lease_s=lease_s), api, ImageStore(), loop.clock, lambda: None)
+            for lease_s in (before, now_s)
+        ]
+        for node in nodes:
+            await node.register()
+        keeping, found = asyncio.create_task(nodes[1].keep()), []
+        for wait in (0.0, before - 0.1, 0.1 + now_s / 4):
+            await asyncio.sleep(wait)
+            found.append((await api.get(Lease, "node-01", NODE_LEASE_NAMESPACE)).spec.lease_duration_seconds)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        assert found == lengths
 
     run_virtual(main(), loop)
 
