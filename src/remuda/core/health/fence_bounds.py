@@ -46,6 +46,12 @@ def fence_after_s(lease_s: float) -> float:
     return lease_s * FENCE_SHARE
 
 
+def lease_of_fence_s(fence_s: float) -> float:
+    """The lease whose holder runs its ranks for so long. Who was told to fence sooner than its own lease asks for renews as often
+    as the holder of this one: a fence is always longer than the time between two renewals, and one that fails is made up for."""
+    return fence_s / FENCE_SHARE
+
+
 def hand_on_after_s(lease_s: float) -> float:
     """So long after it was last heard of a node's ranks are handed on."""
     return fence_after_s(lease_s) / FENCE_SHARE
