@@ -18,7 +18,7 @@ from remuda.agent.agent_fence import AgentFence
 from remuda.agent.agent_lease import AgentLease
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import ApiError, NotFound, Refusal
-from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
+from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node, Pod
 from remuda.api.names import RESOURCE_GPU
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
@@ -34,6 +34,7 @@ from remuda.runtime.node_agent import (
     parse_replicas,
 )
 from remuda.runtime.node_name_check import LOOK_S, WAIT_S, find_own_node
+from remuda.runtime.peer_endpoint import PeerConfig
 from remuda.sim.virtual_time_loop import run_virtual
 from tests.builders.nodes import Outage
 from tests.builders.waiting import PATIENCE_S
@@ -215,6 +216,36 @@ async def test_row_14_a_newer_agent_takes_over_while_the_older_one_still_lists(s
             writer.close()
 
 
+class Renewals:
+    """An agent's own way to the API; counts what it writes to its lease."""
+
+    def __init__(self, inner: LocalCluster) -> None:
+        self._inner = inner
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def patch(self, kind: Any, *args: Any, **options: Any) -> Any:
+        self.count += kind is Lease
+        return await self._inner.patch(kind, *args, **options)
+
+
+async def test_an_agent_that_was_replaced_renews_the_lease_no_more(site: Site) -> None:
+    """Its notes for the manager would stand in place of the newer one's."""
+    await site.cluster.create(Namespace, {"metadata": {"name": NODE_LEASE_NAMESPACE}})
+    older: Any = Renewals(site.cluster)
+    newer: Any = Renewals(site.cluster)
+    config = msgspec.structs.replace(site.config, report_timeouts={"": 0.6}, fence_s=25.0)
+    async with node_agent(config, older) as old:
+        await turns(lambda: older.count > 1)
+        async with node_agent(config, newer):
+            await turns(lambda: not old.grants.is_open)
+            counts = older.count, newer.count
+            await turns(lambda: newer.count > counts[1] + 5)
+            assert older.count <= counts[0] + 1, "one may have been on its way"
+
+
 async def test_row_39_a_quarantine_order_reaches_the_kubelet_and_outlives_the_agent(site: Site) -> None:
     for _ in range(2):
         async with node_agent(site.config, site.cluster):
@@ -323,6 +354,9 @@ async def test_health_only_serves_nothing_and_still_says_who_has_what(site: Site
         ({"backend": "fake", "model": ""}, "MissingModel"),
         ({"mode": "health-only", "replicas": {RESOURCE_GPU: 2}}, "ContradictingOptions"),
         ({"mode": "health-only", "mig": {"all": ("1g.10gb",)}}, "ContradictingOptions"),
+        ({"fence_s": 0.2}, "FenceTooShort"),
+        ({"peers": PeerConfig("worker-1")}, "InvalidPeerHost"),
+        ({"peers": PeerConfig("10.0.0.1:9444")}, "InvalidPeerHost"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_touched(fields: dict[str, Any], reason: str) -> None:

@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
 import pytest
@@ -18,17 +19,18 @@ from remuda.agent.agent_lease import AgentLease
 from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.core.health.peer_holds import PeerHolds
-from remuda.core.health.peer_vouching import CUT, PeerPlace, PeerStanding
+from remuda.core.health.peer_vouching import CUT, UNSURE, PeerPlace, PeerStanding
 from remuda.kube.cluster import Cluster
 from remuda.link.peer_certificates import PeerAuthority, PeerKey
 from remuda.link.peer_door import MAX_OPEN_FROM_ONE, QUESTION, PeerDoor, ask_peers
 from remuda.link.peer_registry import PeerRegistry
 from remuda.link.progress_board import ProgressBoard
 from remuda.link.stream_client import Connection, LinkClient
-from remuda.link.stream_messages import LinkAskPeers
+from remuda.link.stream_messages import LinkAskPeers, LinkPeers
 from remuda.link.stream_server import LinkServer
-from remuda.runtime.peer_endpoint import PeerEndpoint
-from remuda.sim.virtual_time_loop import run_virtual
+from remuda.runtime import peer_endpoint
+from remuda.runtime.peer_endpoint import MOVED_AGAIN_S, PeerConfig, PeerEndpoint, join_peers
+from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.waiting import PATIENCE_S, until
 from tests.unit.link.test_past import pipe
 
@@ -92,7 +94,8 @@ class Agent:
             renewed=self.fence.renewed,
             standing=self.standing,
         )
-        self.peers = PeerEndpoint(self.standing, self.lease, self.fence, zone.elapsed)
+        self.is_ours = True
+        self.peers = PeerEndpoint(self.standing, self.lease, self.fence, zone.elapsed, is_ours=lambda: self.is_ours)
         self.peers._round_s = PATIENCE_S
         self.fence.vouchers.append(self.peers.vouch)
         self.port = 0
@@ -111,7 +114,8 @@ class Zone:
         self.agents: dict[str, Agent] = {}
         self.holds = PeerHolds()
         labels = {f"n{i}": {"topology.remuda.dev/rack": f"r{i % 2}"} for i in range(9)}
-        self.registry = PeerRegistry(lambda: labels, lambda node: 86_400.0, self.clock)
+        # All of them are on this machine.
+        self.registry = PeerRegistry(lambda: labels, lambda node: 86_400.0, self.clock, is_address=bool)
         self._running: list[asyncio.Task[None]] = []
 
     def elapsed(self) -> float:
@@ -357,47 +361,155 @@ async def test_connections_that_say_nothing_are_bounded_and_given_up(authority: 
     await shut(good.door)
 
 
+async def test_an_agent_whose_port_is_still_taken_gets_its_door_when_the_one_before_lets_it_go(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_endpoint, "DOOR_AGAIN_S", 0.01)
+    (old,) = await zone.begin(1)
+    new = Agent(zone, "n0")
+    new.fence.vouchers.clear()
+    client = LinkClient("n0", nobody_there, str)
+    config = PeerConfig("127.0.0.1", old.port)
+    joining = asyncio.create_task(join_peers(new.peers, new.fence, client, config))
+    for _ in range(10):
+        await asyncio.sleep(0.01)
+    assert not joining.done()
+    assert new.fence.vouchers == [], "without a door it has no peers"
+    await shut(old.peers.door)
+
+    async def is_joined() -> bool:
+        return new.fence.vouchers == [new.peers.vouch]
+
+    await until("the new agent to have its peers", is_joined)
+    joining.cancel()
+    await asyncio.gather(joining, return_exceptions=True)
+    assert new.fence.vouchers == []
+
+
+async def nobody_there() -> Connection:
+    raise OSError("no manager")
+
+
+async def test_who_was_replaced_by_a_newer_agent_gives_no_word(zone: Zone) -> None:
+    """The newer one could not note it."""
+    agents = await zone.begin(3)
+    zone.cut(*zone.agents)
+    await zone.pass_time(10.0)
+    assert await agents[0].peers.answer() == CUT
+    agents[0].is_ours = False
+    assert await agents[0].peers.answer() == UNSURE
+
+
 # --- introduced over the stream -----------------------------------------------------------------------------------------
 
 
 async def anybody(token: str, node: str) -> None: ...
 
 
+class Introduced:
+    """A manager and agents that are introduced over their streams, in virtual time."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.loop = VirtualLoop()
+        self.labels: dict[str, dict[str, str]] = {node: {} for node in nodes}
+        registry = PeerRegistry(lambda: self.labels, lambda node: 600.0, self.clock)
+        self._server = LinkServer(anybody, ProgressBoard(), lambda *_: None, lambda *_: True, peers=registry)
+        self.standings: dict[str, PeerStanding] = {}
+        self.endpoints: dict[str, PeerEndpoint] = {}
+        self.questions: Counter[str] = Counter()  # by node: how often it asked
+        self._tasks: list[asyncio.Task[None]] = []
+        self._of: dict[str, list[asyncio.Task[None]]] = {}
+        introduce = registry.introduce
+
+        def count(node: str, asked: LinkAskPeers) -> LinkPeers:
+            self.questions[node] += 1
+            return introduce(node, asked)
+
+        registry.introduce = count  # type: ignore[method-assign]
+
+    def clock(self) -> float:
+        return BEGIN + self.loop.time()
+
+    async def _dial(self) -> Connection:
+        ours, theirs = pipe()
+        self._tasks.append(asyncio.create_task(self._server._serve(*theirs)))
+        return ours
+
+    async def start(self, node: str, host: str) -> None:
+        """Its agent; the one before it ends."""
+        for task in self._of.get(node, []):
+            task.cancel()
+        time = self.loop.time
+        fence = AgentFence(lambda: None, lambda: None, FENCE_S, time)
+        standing = self.standings[node] = PeerStanding(LEASE_S, time())
+        lease = AgentLease(cast(Cluster, None), node, time, elapsed=time, standing=standing)
+        endpoint = self.endpoints[node] = PeerEndpoint(standing, lease, fence, time)
+        client = LinkClient(node, self._dial, str)
+        asking = endpoint.keep_introduced(client, host, 9444)
+        self._of[node] = [asyncio.create_task(client.run()), asyncio.create_task(asking)]
+        self._tasks += self._of[node]
+
+    def knows(self, node: str, peer: str) -> str:
+        return self.endpoints[node]._places[peer].host
+
+    def play(self, story: Callable[[], Awaitable[None]]) -> None:
+        async def main() -> None:
+            for number, node in enumerate(self.labels):
+                await self.start(node, f"10.0.0.{number + 1}")
+            await story()
+            await self._server.stop()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+        run_virtual(main(), self.loop)
+
+
 def test_agents_are_introduced_over_their_streams_and_take_their_list_from_the_second_answer_on() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        labels: dict[str, dict[str, str]] = {f"n{i}": {} for i in range(3)}
-        registry = PeerRegistry(lambda: labels, lambda node: 600.0, lambda: BEGIN + loop.time())
-        server = LinkServer(anybody, ProgressBoard(), lambda *_: None, lambda *_: True, introduce=registry.introduce)
-        tasks: list[asyncio.Task[None]] = []
+    all_three = Introduced("n0", "n1", "n2")
 
-        async def dial() -> Connection:
-            ours, theirs = pipe()
-            tasks.append(asyncio.create_task(server._serve(*theirs)))
-            return ours
-
-        standings: dict[str, PeerStanding] = {}
-        for node in labels:
-            fence = AgentFence(lambda: None, lambda: None, FENCE_S, loop.time)
-            standing = standings[node] = PeerStanding(LEASE_S, loop.time())
-            lease = AgentLease(cast(Cluster, None), node, loop.time, elapsed=loop.time, standing=standing)
-            endpoint = PeerEndpoint(standing, lease, fence, loop.time)
-            client = LinkClient(node, dial, str)
-            tasks.append(asyncio.create_task(client.run()))
-            tasks.append(asyncio.create_task(endpoint.keep_introduced(client, "10.0.0.1", 9444)))
+    async def story() -> None:
+        standings = all_three.standings
         await asyncio.sleep(5.0)
         assert [wanted(s) for s in standings.values()] == [[], [], []], "a manager that begins knows nobody yet"
         await asyncio.sleep(60.0)
         assert wanted(standings["n0"]) == ["n1", "n2"]
-        del labels["n2"]
+        del all_three.labels["n2"]
         await asyncio.sleep(400.0)
         assert wanted(standings["n0"]) == [], "one peer is too few"
-        await server.stop()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
-    run_virtual(main())
+    all_three.play(story)
+
+
+def test_where_a_restarted_agent_is_its_peers_learn_at_once() -> None:
+    four = Introduced("n0", "n1", "n2", "n3")
+
+    async def story() -> None:
+        await asyncio.sleep(100.0)
+        assert four.knows("n0", "n2") == "10.0.0.3"
+        await four.start("n2", "10.0.7.7")
+        await asyncio.sleep(1.0)
+        assert [four.knows(node, "n2") for node in ("n0", "n1", "n3")] == ["10.0.7.7"] * 3
+        await asyncio.sleep(10.0)
+        await four.start("n3", "10.0.7.8")
+        await asyncio.sleep(60.0)
+        assert [four.knows(node, "n3") for node in ("n0", "n1", "n2")] == ["10.0.7.8"] * 3, "a little later"
+
+    four.play(story)
+
+
+def test_an_agent_that_restarts_all_the_time_makes_the_others_ask_now_and_then() -> None:
+    four = Introduced("n0", "n1", "n2", "n3")
+
+    async def story() -> None:
+        await asyncio.sleep(30.0)
+        before = four.questions["n0"]
+        for number in range(60):
+            await four.start("n2", f"10.0.8.{number}")
+            await asyncio.sleep(10.0)
+        assert four.questions["n0"] - before <= 600.0 / MOVED_AGAIN_S + 1
+
+    four.play(story)
 
 
 def wanted(standing: PeerStanding) -> list[str]:

@@ -3,8 +3,9 @@
 Nodes of one zone, drawn at random in steps of half a second: cut off alone and together, from the API, from each other, from
 answers only (renewals are written, and their holders do not hear of it); writes that land late; lists that change; agents that
 start anew; managers that come new; clocks that are off. Nodes are the real `PeerStanding` and `FenceCountdown`, the manager the
-real `PeerHolds` and `AgentLeaseRenewals`; renewals are guarded by the lease's version, as `AgentLease` does it. With the hold, or
-the notes in renewals, switched off, the same stories run ranks twice.
+real `PeerHolds` and `AgentLeaseRenewals`; renewals are guarded by the lease's version, as `AgentLease` does it. Some nodes fence,
+and renew, at the pace of a shorter lease than they write. With the hold, or the notes in renewals, switched off, the same stories
+run ranks twice. In other stories one node of a zone lies: it says `cut` to everybody, always, and notes nothing.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from hypothesis import strategies as st
 
 from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
 from remuda.api.meta import ObjectMeta, to_time
+from remuda.core.health import peer_vouching
 from remuda.core.health.agent_liveness import AgentLeaseRenewals, liveness_lease_name
 from remuda.core.health.fence_bounds import FenceCountdown, fence_after_s
 from remuda.core.health.peer_holds import PeerHolds
 from remuda.core.health.peer_vouching import ANNOTATION_SAID_CUT, CUT, TRY_SHARE, PeerList, PeerStanding
 
 BEGIN, LEASE_S, TICK_S = 1_800_000_000.0, 30, 0.5
-FENCE_S = fence_after_s(LEASE_S)
 
 
 class Node:
-    def __init__(self, name: str, chance: random.Random, now: float) -> None:
+    def __init__(self, name: str, chance: random.Random, now: float, pace_s: float) -> None:
         self.name, self.skew = name, chance.choice([0.0, 0.0, 3.0, -7.0, 7.0, 500.0, -3600.0])
-        self.standing, self.countdown = PeerStanding(LEASE_S, now), FenceCountdown()
-        self.countdown.vouched(now, FENCE_S)
+        self.pace_s, self.fence_s = pace_s, fence_after_s(pace_s)
+        self.lies = False
+        self.standing, self.countdown = PeerStanding(self.pace_s, now), FenceCountdown()
+        self.countdown.vouched(now, self.fence_s)
         self.renewed = self.sent = now
         self.trying, self.next_try, self.next_look = False, now + chance.uniform(0, 10), now
         self.acked_at = math.inf
@@ -46,12 +49,19 @@ class Node:
 
 
 class Zone:
-    def __init__(self, seed: int, *, holds: bool = True, notes: bool = True) -> None:
+    def __init__(
+        self, seed: int, *, holds: bool = True, notes: bool = True, liar: bool = False, pace_s: float = 21.0
+    ) -> None:
+        """`pace_s`: of some of the nodes."""
         self.chance = chance = random.Random(seed)
         self.now = BEGIN
         self.holds_on, self.notes_on = holds, notes
         self.versions: dict[str, int] = {}  # of each node's lease
-        self.nodes = [Node(f"n{i}", chance, self.now) for i in range(chance.randint(3, 7))]
+        self.least = peer_vouching.DOUBTED_FROM if liar else peer_vouching.LEAST_PEERS
+        paces = (LEASE_S, LEASE_S, LEASE_S, pace_s)
+        count = chance.randint(self.least + 1, 7)
+        self.nodes = [Node(f"n{i}", chance, self.now, chance.choice(paces)) for i in range(count)]
+        self.nodes[-1].lies = liar
         self.lists = [PeerList(tuple(p.name for p in self.nodes if p is not n), 86_400.0) for n in self.nodes]
         self.leases: dict[str, Lease] = {}
         self.handed_on: list[tuple[str, float]] = []
@@ -98,28 +108,28 @@ class Zone:
             elif what == "islands":
                 node.island = chance.randint(0, 1)
             elif what == "restart" and node.hears_api and node.reaches_api:
-                node.standing, node.trying, node.next_try = PeerStanding(LEASE_S, self.now), False, self.now
+                node.standing, node.trying, node.next_try = PeerStanding(node.pace_s, self.now), False, self.now
             elif what == "lists":
                 others = [p.name for p in self.nodes if p is not node]
-                chosen = chance.sample(others, chance.randint(2, len(others)))
+                chosen = chance.sample(others, chance.randint(self.least, len(others)))
                 self.lists[self.nodes.index(node)] = PeerList(tuple(sorted(chosen)), 86_400.0)
         if what == "new manager":
             self.come_new()
 
     def renew(self, node: Node) -> None:
         standing, chance = node.standing, self.chance
-        if node.trying and (self.now >= node.acked_at or self.now >= node.sent + LEASE_S * TRY_SHARE):
+        if node.trying and (self.now >= node.acked_at or self.now >= node.sent + node.pace_s * TRY_SHARE):
             got_through = self.now >= node.acked_at
             standing.end_try(got_through=got_through)
-            node.trying, node.next_try = False, self.now + (10.0 if got_through else 2.5)
+            node.trying, node.next_try = False, self.now + node.pace_s / (3 if got_through else 12)
             if got_through:
                 node.renewed = node.sent
-                node.countdown.vouched(node.sent, FENCE_S)
+                node.countdown.vouched(node.sent, node.fence_s)
                 node.is_fenced = node.is_fenced and node.countdown.is_over(self.now)
         if node.trying or self.now < node.next_try:
             return
         notes = standing.begin_try(self.now)
-        if not self.notes_on:
+        if not self.notes_on or node.lies:
             notes[ANNOTATION_SAID_CUT] = None
         node.trying, node.sent, node.acked_at = True, self.now, math.inf
         takes = chance.choice([0.0, 0.0, 0.0, 0.0, 1.0, 3.0])
@@ -150,12 +160,12 @@ class Zone:
             return
         node.next_look = self.now + self.chance.choice([1.0, 1.5, 2.5])
         peers = [p for p in self.nodes if p is not node and p.island == node.island]
-        if self.now - node.renewed >= 8.0 and standing.may_be_cut(self.now):
+        if self.now - node.renewed >= 0.4 * node.fence_s and standing.may_be_cut(self.now):
             for peer in peers:
                 if peer.standing.is_try_due(self.now):
                     peer.next_try = self.now
-            answers = {p.name: p.standing.say(self.now, is_fenced=p.is_fenced) for p in peers}
-            seconds = min(FENCE_S, standing.vouched_s(self.now, answers, self.now))
+            answers = {p.name: CUT if p.lies else p.standing.say(self.now, is_fenced=p.is_fenced) for p in peers}
+            seconds = min(node.fence_s, standing.vouched_s(self.now, answers, self.now))
             node.by_peers += seconds > 0
             node.countdown.vouched(self.now, seconds)
         node.is_fenced = node.countdown.is_over(self.now)
@@ -167,13 +177,24 @@ class Zone:
             heard = self.renewals.renewed_at(lease) if lease is not None else None
             if heard is not None and self.now > heard + LEASE_S and node.name not in held:
                 self.handed_on.append((node.name, self.now - BEGIN))
-                if not node.is_fenced and not node.countdown.is_over(self.now):
+                if not node.lies and not node.is_fenced and not node.countdown.is_over(self.now):
                     self.twice.append((node.name, self.now - BEGIN))
 
 
 @given(st.integers(0, 2**32))
 def test_no_node_is_handed_on_while_it_runs_by_its_peers_word(seed: int) -> None:
     assert Zone(seed).run(400.0).twice == []
+
+
+@given(st.integers(0, 2**32))
+def test_no_node_is_handed_on_while_it_runs_by_the_word_of_one_that_lies(seed: int) -> None:
+    assert Zone(seed, liar=True).run(400.0).twice == []
+
+
+def test_if_the_liar_were_believed_a_node_would_be_handed_on_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    zones = [Zone(seed, liar=True) for seed in range(300)]
+    monkeypatch.setattr(peer_vouching, "DOUBTED_FROM", 99)
+    assert any(zone.run(400.0).twice for zone in zones)
 
 
 def test_the_stories_have_peers_that_vouch_and_nodes_that_are_handed_on() -> None:
@@ -191,7 +212,7 @@ def test_without_a_guard_a_node_is_handed_on_while_it_runs(guard: str) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_zone_that_is_cut_as_a_whole_runs_on(seed: int) -> None:
-    zone = Zone(seed)
+    zone = Zone(seed, pace_s=LEASE_S)
     zone.change = lambda: None  # type: ignore[method-assign]
     zone.run(60.0)
     for node in zone.nodes:

@@ -1,13 +1,16 @@
 """The agent's own lease: that it is there, apart from whether it has anything to say (`core.health.agent_liveness`).
 
-Renewed three times per length. An API that does not answer is asked again soon; who reads the lease draws the conclusion, and
-the agent its own (`agent_fence`). Only an agent that can die without its node needs one. It is also how a manager learns that the
-node has an agent, and makes its NodeDevices; so an agent whose silence means nothing (`lease_s` 0) has one as well, without a
-time in it.
+Renewed three times per length, or per `pace_s` where the node fences sooner than its lease asks for. An API that does not answer
+is asked again soon; who reads the lease draws the conclusion, and the agent its own (`agent_fence`). Only an agent that can die
+without its node needs one. It is also how a manager learns that the node has an agent, and makes its NodeDevices; so an agent
+whose silence means nothing (`lease_s` 0) has one as well, without a time in it.
 
 With `standing` each try is told to it, and carries what it notes for the manager (`core.health.peer_vouching`); a peer that asks
-makes the next try come at once. Then renewals are guarded by the version of the lease: one that was given up here and lands after
-a newer one would put old notes back, and the manager could hand on a node that runs by its peers' word.
+makes the next try come at once, now and then.
+
+Renewals are guarded by the version of the lease: one that was given up here and lands after a newer one would put old notes back,
+and the manager could hand on a node that runs by its peers' word. The same holds for an agent that a newer one has replaced
+(`is_ours`): it looks once more between the version and the write, and renews no more.
 """
 
 from __future__ import annotations
@@ -35,6 +38,10 @@ LOOKS = 3  # at the lease within one renewal: it may be written between the look
 NO_NOTES: Mapping[str, str | None] = {ANNOTATION_PEERS: None, ANNOTATION_SAID_CUT: None}
 
 
+class LeaseOfNewerAgent(Exception):
+    """Another agent of the node renews it now."""
+
+
 class AgentLease:
     def __init__(
         self,
@@ -43,12 +50,17 @@ class AgentLease:
         clock: Callable[[], float],
         *,
         lease_s: float = REPORT_TIMEOUT_S,
+        pace_s: float = 0.0,
         elapsed: Callable[[], float] = suspend_aware_lease_clock_s,
         renewed: Callable[[float], None] = lambda sent_at: None,
         not_renewed: Callable[[], None] = lambda: None,
         standing: PeerStanding | None = None,
+        is_ours: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`renewed` is told when a renewal that got through was sent, by `elapsed`; `not_renewed`, that one did not."""
+        """`renewed` is told when a renewal that got through was sent, by `elapsed`; `not_renewed`, that one did not.
+        `pace_s` 0: as the lease says. `is_ours`: no newer agent of the node has begun."""
+        self._is_ours = is_ours
+        self._pace_s = pace_s or lease_s or REPORT_TIMEOUT_S
         self._not_renewed = not_renewed
         self._standing = standing
         self._hurry, self._ended = asyncio.Event(), asyncio.Event()
@@ -61,8 +73,8 @@ class AgentLease:
         self._version = ""  # of the lease, as last seen here
 
     async def run(self) -> None:
-        """Until cancelled."""
-        length_s = self._lease_s or REPORT_TIMEOUT_S
+        """Until cancelled, or until a newer agent of the node renews it."""
+        length_s = self._pace_s
         while True:
             sent_at, pause_s = self._elapsed(), length_s / 3
             got_through = False
@@ -71,6 +83,8 @@ class AgentLease:
                 async with asyncio.timeout(length_s * TRY_SHARE):
                     await self.renew(notes)
                 got_through = True
+            except LeaseOfNewerAgent:
+                return
             except Exception as error:  # whatever the transport raises: the next turn tries again
                 log.warning("agent.lease_not_renewed", node=self._node, error=str(error) or type(error).__name__)
                 pause_s = length_s / 12
@@ -111,6 +125,7 @@ class AgentLease:
         except NotFound:
             noted = {key: value for key, value in notes.items() if value is not None}
             meta: JsonObject = {"name": name, "namespace": NODE_LEASE_NAMESPACE, "annotations": noted}
+            self._check_ours()
             try:
                 said = {field: value for field, value in spec.items() if value is not None}
                 made = await self._cluster.create(Lease, {"metadata": meta, "spec": {**said, "acquireTime": now}})
@@ -119,14 +134,12 @@ class AgentLease:
                 await self._patch(name, change)
 
     async def _patch(self, name: str, change: JsonObject) -> None:
-        if self._standing is None:
-            await self._cluster.patch(Lease, name, change, NODE_LEASE_NAMESPACE)
-            return
         for look in range(LOOKS):
             try:
                 if not self._version:
                     found = await self._cluster.get(Lease, name, NODE_LEASE_NAMESPACE)
                     self._version = found.metadata.resource_version
+                self._check_ours()  # whatever a newer agent writes has a later version than the one that is known here
                 guarded: JsonObject = {**change, "metadata": {**change["metadata"], "resourceVersion": self._version}}
                 written = await self._cluster.patch(Lease, name, guarded, NODE_LEASE_NAMESPACE)
                 self._version = written.metadata.resource_version
@@ -138,3 +151,7 @@ class AgentLease:
                 self._version = ""
                 if look == LOOKS - 1:
                     raise
+
+    def _check_ours(self) -> None:
+        if not self._is_ours():
+            raise LeaseOfNewerAgent

@@ -17,6 +17,7 @@ from remuda.api.errors import Refusal
 from remuda.kube.runtime.backoff import Backoff, Jitter, no_jitter
 from remuda.link.progress_board import Heartbeat, PodPast
 from remuda.link.stream_messages import (
+    ASK_AGAIN,
     MAX_LINE,
     LinkAsk,
     LinkAskPeers,
@@ -67,6 +68,7 @@ class LinkClient:
         self._may_ask = self._may_ask_peers = False
         self.is_connected = False
         self.connected = asyncio.Event()  # set with each stream; who waits for the next one clears it
+        self.peers_moved = asyncio.Event()  # some are elsewhere than was told; who asks again clears it
 
     async def ask_promise(self) -> float:
         """For how many seconds the manager hands nothing of this node on, counted from the call; OSError when it cannot be
@@ -83,13 +85,14 @@ class LinkClient:
         return self.is_connected and not self._may_ask_peers
 
     async def ask_peers(self, csr: str, host: str, port: int) -> LinkPeers:
-        """A certificate for the key of `csr`, and who this node's peers are; OSError when that cannot be had now."""
+        """A certificate for the key of `csr`, and who this node's peers are, or the `error` that says why not; OSError when there
+        is nobody to ask."""
         if not self.is_connected or not self._may_ask_peers:
             raise OSError("no stream to a manager that knows of peers")
         self._ids += 1
         answer = await self._ask(LinkAskPeers(self._ids, csr, host, port))
-        if not isinstance(answer, LinkPeers) or answer.error:
-            raise OSError(answer.error if isinstance(answer, LinkPeers) else "another answer than was asked for")
+        if not isinstance(answer, LinkPeers):
+            raise OSError("another answer than was asked for")
         return answer
 
     async def _ask(self, question: LinkAsk | LinkAskPeers) -> LinkPromise | LinkPeers:
@@ -177,7 +180,9 @@ class LinkClient:
         """Answers, until the other side goes away; Refusal when it says why."""
         while line := await reader.readline():
             message = _unless_link_refused(line)
-            if isinstance(message, LinkPromise | LinkPeers) and message.id in self._asked:
+            if isinstance(message, LinkPeers) and message.id == ASK_AGAIN:
+                self.peers_moved.set()
+            elif isinstance(message, LinkPromise | LinkPeers) and message.id in self._asked:
                 _, answer = self._asked[message.id]
                 if not answer.done():
                     answer.set_result(message)

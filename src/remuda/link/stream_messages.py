@@ -7,7 +7,8 @@ that opens tells first what the agent remembers of its pods' last steps, one pod
 
 An agent that cannot reach the API asks here whether its ranks stay its own, and the manager that leads says for how long it will
 hand nothing on (`core.health.fence_bounds`). The answer names the question: a late one is worth nothing. Here it also gets what
-it needs to ask its peers when neither API nor manager can be reached: a certificate of its own, and where they listen.
+it needs to ask its peers when neither API nor manager can be reached: a certificate of its own, and where they listen. When one
+of these has moved the manager says so unasked, by an empty answer with the number `ASK_AGAIN`; older agents do not look at it.
 
     agent -> manager   hello{node, token, version}, then news{beats, signals, past}, ask{id} and ask-peers{id, csr, host, port}
     manager -> agent   welcome{promises, peers} | refused{reason, message, fix}, then promise{id, seconds} and peers{id, ...}
@@ -25,6 +26,7 @@ from remuda.link.progress_board import Heartbeat, PodPast
 VERSION = 1
 MAX_LINE = 1 << 20
 MAX_WAITING = 4096  # entries an outbox keeps while the manager is away: bounded whatever the node does
+ASK_AGAIN = 0  # the number of no question
 MAX_BATCH = 1024  # of each kind in one message: keeps a line far below its limit
 
 

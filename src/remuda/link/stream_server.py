@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -25,6 +25,7 @@ from remuda.api.number_bounds import MAX_COUNT, are_plausible_seconds, is_plausi
 from remuda.link.progress_board import MAX_PODS, Heartbeat, PodPast, ProgressBoard
 from remuda.link.step_window import KEPT
 from remuda.link.stream_messages import (
+    ASK_AGAIN,
     MAX_LINE,
     VERSION,
     LinkAsk,
@@ -43,6 +44,7 @@ log = structlog.get_logger(__name__)
 
 HELLO_S = 10.0
 TLS_BUFFER = 16 * 1024  # as long as the longest TLS record
+MAX_UNREAD = 64 * 1024
 MAX_WORD, MAX_MESSAGE = 253, 1024  # characters of a name or code, and of a sentence
 
 Authenticate = Callable[
@@ -50,8 +52,15 @@ Authenticate = Callable[
 ]  # (token, node): Refusal when the token does not speak for the node
 Hear = Callable[[str, str, Signal], None]  # node, device, signal
 IsOn = Callable[[str, Heartbeat], bool]  # whether the heartbeat's pod is on the node, and of the gang it names
-Introduce = Callable[[str, LinkAskPeers], LinkPeers]  # node: its certificate and its peers
 Promise = Callable[[str], float]  # for how many seconds nothing of the node is handed on; 0 = nothing is promised
+
+
+class PeerBook(Protocol):
+    """`link.peer_registry.PeerRegistry`, as the streams need it."""
+
+    def introduce(self, node: str, asked: LinkAskPeers) -> LinkPeers: ...
+
+    def outdated(self) -> frozenset[str]: ...
 
 
 def no_link_promise(node: str) -> float:
@@ -66,10 +75,10 @@ class LinkServer:
         hear: Hear,
         is_on: IsOn,
         promise: Promise = no_link_promise,
-        introduce: Introduce | None = None,
+        peers: PeerBook | None = None,
     ) -> None:
         self._promise = promise
-        self._introduce = introduce
+        self._peers = peers
         self._authenticate = authenticate
         self._board = board
         self._hear = hear
@@ -106,7 +115,7 @@ class LinkServer:
         try:
             async with asyncio.timeout(HELLO_S):
                 node = await self._greet(reader)
-                writer.write(link_line(LinkWelcome(promises=True, peers=self._introduce is not None)))
+                writer.write(link_line(LinkWelcome(promises=True, peers=self._peers is not None)))
                 await writer.drain()
             older, self._streams[node] = self._streams.get(node), writer
             self._held.pop(node, None)
@@ -143,8 +152,10 @@ class LinkServer:
 
     def _take(self, node: str, line: bytes) -> LinkPromise | LinkPeers | None:
         news = read_link_upward(line)
-        if isinstance(news, LinkAskPeers) and self._introduce is not None:
-            return self._introduce(node, news)
+        if isinstance(news, LinkAskPeers) and self._peers is not None:
+            answer = self._peers.introduce(node, news)
+            self._tell_outdated(self._peers.outdated())
+            return answer
         if isinstance(news, LinkAsk):
             return LinkPromise(news.id, self._promise(node))
         if not isinstance(news, LinkNews):
@@ -159,6 +170,13 @@ class LinkServer:
         for found in news.signals:
             self._hear(node, found.device[:MAX_WORD], _shortened_streamed_signal(found.signal))
         return None
+
+    def _tell_outdated(self, nodes: frozenset[str]) -> None:
+        """A peer of theirs has moved. Who takes nothing off its stream is not told: it asks by itself in a while."""
+        line = link_line(LinkPeers(ASK_AGAIN))
+        for writer in [self._streams[node] for node in nodes if node in self._streams]:
+            if not writer.is_closing() and writer.transport.get_write_buffer_size() < MAX_UNREAD:
+                writer.write(line)
 
     def _recall(self, node: str, past: PodPast) -> None:
         if not _is_plausible_streamed_past(past):

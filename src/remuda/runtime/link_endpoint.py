@@ -27,7 +27,7 @@ from remuda.kube.runtime.backoff import Backoff
 from remuda.link.certificates import LinkCertificates
 from remuda.link.progress_board import MAX_PODS, Heartbeat, ProgressBoard
 from remuda.link.stream_client import Connection, LinkClient, dial_link_tcp
-from remuda.link.stream_server import Hear, Introduce, IsOn, LinkServer, Promise, no_link_promise
+from remuda.link.stream_server import Hear, IsOn, LinkServer, PeerBook, Promise, no_link_promise
 from remuda.link.token_identity import TokenReviewer
 from remuda.runtime.background_tasks import run_beside
 
@@ -82,13 +82,13 @@ async def link_served(
     clock: Callable[[], float],
     publish: Cluster | None = None,
     promise: Promise = no_link_promise,
-    introduce: Introduce | None = None,
+    peers: PeerBook | None = None,
 ) -> AsyncIterator[LinkServer]:
     """`publish`: the port for writing (fenced), where it is another one than for asking. `promise`: what a node is told that
-    asks whether its ranks stay its own. `introduce`: nodes to their peers."""
+    asks whether its ranks stay its own. `peers`: introduces nodes to each other."""
     users = frozenset({config.account}) if config.account else frozenset[str]()
     reviewer = TokenReviewer(cluster, clock, users, audience=LINK)
-    server = LinkServer(reviewer, board, hear, is_on, promise, introduce)
+    server = LinkServer(reviewer, board, hear, is_on, promise, peers)
     try:
         tls, ca = _link_certificate(config, clock())
         port = await server.start(config.bind, config.port, tls)

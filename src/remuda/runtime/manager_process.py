@@ -148,7 +148,7 @@ async def run_manager(
                     clock=clock,
                     publish=fenced,
                     promise=lambda node: plane.view.promise(node, clock()),
-                    introduce=peers.introduce,
+                    peers=peers,
                 )
                 await stack.enter_async_context(served)
             await plane.run()

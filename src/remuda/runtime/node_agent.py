@@ -10,19 +10,19 @@
     <state>/*.json                device ids, the kernel log's cursor
 
 Nothing it does at its end touches what runs: SIGTERM closes sockets, and the next agent over the same state directory takes over
-every allocation, so an upgrade keeps devices and processes. When nobody has vouched for the node for `fences_after_s` (the API,
-the manager, its peers), the children of its launchers are stopped: by then the manager may have handed their ranks on.
+every allocation, so an upgrade keeps devices and processes. When nobody has vouched for the node for a while (`node_voice`), the
+children of its launchers are stopped: by then the manager may have handed their ranks on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import shlex
 import signal
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -30,9 +30,7 @@ import msgspec
 import structlog
 
 from remuda.agent.agent import Agent
-from remuda.agent.agent_fence import AgentFence
 from remuda.agent.agent_lateness import watch_agent_lateness
-from remuda.agent.agent_lease import AgentLease
 from remuda.agent.config import DP, HEALTH_ONLY, AgentConfig
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.hardware.choose_backend import NodeHardwareConfig, open_hardware_sources
@@ -49,29 +47,26 @@ from remuda.api.training import TrainingJob
 from remuda.core.devices.links import device_chooser_of
 from remuda.core.devices.machine_models import MachineModel
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S
-from remuda.core.health.fence_bounds import fence_after_s
 from remuda.core.health.own_stalls import OwnStalls
-from remuda.core.health.peer_vouching import PeerStanding
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
-from remuda.kube.runtime.leader import suspend_aware_lease_clock_s
 from remuda.kube.runtime.stall_watch import watch_loop_lag
 from remuda.launch.zipapp import build_zipapp
+from remuda.runtime.agent_post import AgentPost
 from remuda.runtime.background_tasks import run_beside
-from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard, has_link_token, link_dialled
+from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard
 from remuda.runtime.machine_model_files import machine_model
 from remuda.runtime.node_name_check import find_own_node
-from remuda.runtime.peer_endpoint import PeerConfig, PeerEndpoint, peers_joined
+from remuda.runtime.node_voice import NodeVoice, NodeVoiceConfig
+from remuda.runtime.peer_endpoint import PeerConfig
 
 log = structlog.get_logger(__name__)
 
 FAKE = "fake"
 LAUNCHER = "remuda-launch.pyz"
-PLACE = "agent.token"  # whose the state directory is
-LOOK_S = 0.5  # whether it is still ours
-ASK_API_S = 3.0
+SHORTEST_FENCE_S = 1.0  # its renewals come three times as often
 
 
 class AgentProcessConfig(msgspec.Struct, frozen=True):
@@ -106,10 +101,10 @@ class AgentProcessConfig(msgspec.Struct, frozen=True):
         return self.report_timeouts.get("", REPORT_TIMEOUT_S)
 
     @property
-    def fences_after_s(self) -> float:
-        """The manager may hand ranks on when the agent's lease has run out: the fence comes before that, whatever was asked."""
-        longest = fence_after_s(self.report_timeout_s) if self.report_timeout_s > 0 else self.fence_s
-        return min(self.fence_s, longest)
+    def voice(self) -> NodeVoiceConfig:
+        return NodeVoiceConfig(
+            self.node, self.report_timeout_s, self.fence_s, self.link_namespace, self.link_token, self.peers
+        )
 
 
 def check_agent_process_config(config: AgentProcessConfig) -> None:
@@ -126,6 +121,23 @@ def check_agent_process_config(config: AgentProcessConfig) -> None:
             "In health-only mode a vendor's plugin serves the devices; slices and shares are its business.",
             "Drop --mig and --replicas, or run with --mode dp.",
         )
+    if 0 < config.fence_s < SHORTEST_FENCE_S:
+        raise Refusal(
+            "FenceTooShort",
+            f"Ranks would be stopped after {config.fence_s:g} s without a word.",
+            f"Give --fence-after {SHORTEST_FENCE_S:g} or more, or 0 for never.",
+            "fence-after",
+        )
+    if config.peers.is_on:
+        try:
+            ipaddress.ip_address(config.peers.host)
+        except ValueError:
+            raise Refusal(
+                "InvalidPeerHost",
+                f"`{config.peers.host[:64]}` is not an IP address, and names cannot be looked up when the cluster is away.",
+                "Give --peer-host the address of this node, or of the agent's pod.",
+                "peer-host",
+            ) from None
 
 
 def parse_replicas(texts: tuple[str, ...]) -> dict[str, int]:
@@ -200,7 +212,7 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
     """A running agent; left, it has let go of everything and ended nothing."""
     check_agent_process_config(config)
     prepare_agent_dirs(Path(config.state))
-    token = uuid.uuid4().hex
+    post = AgentPost(Path(config.state))
     model = machine_model(config.model) if config.model else None
     async with _open_backend(config, model) as backend, contextlib.AsyncExitStack() as stack:
         jobs = Informer(cluster, TrainingJob)
@@ -225,55 +237,15 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
         for informer in (jobs, bound, own):
             await stack.enter_async_context(run_beside(informer.run(), f"agent-{informer.kind.resource.plural}"))
         await jobs.synced()
-        peers_left = list[Callable[[], None]]()  # what else ends when a newer agent takes over
-
-        def leave_peers() -> None:
-            for leave in peers_left:
-                leave()
-
-        stepping = step_aside_for_newer_agent(agent, Path(config.state), token, leave_peers)
-        await stack.enter_async_context(run_beside(stepping, "place"))
+        post.take()
+        await stack.enter_async_context(run_beside(step_aside_for_newer_agent(agent, post), "place"))
         await agent.start()
         stack.push_async_callback(agent.stop)
         if agent.holdings is not None:
             bound.subscribe(lambda old, new, nudge=agent.holdings.nudge: nudge())  # type: ignore[misc]
-        fence = AgentFence(
-            agent.fence, agent.unfence, config.fences_after_s, suspend_aware_lease_clock_s, tell=agent.vouch
-        )
-        has_peers = config.peers.is_on and config.fence_s > 0 and config.report_timeout_s > 0
-        standing = PeerStanding(config.report_timeout_s, suspend_aware_lease_clock_s()) if has_peers else None
-        lease = AgentLease(
-            cluster,
-            config.node,
-            time.time,
-            lease_s=config.report_timeout_s,
-            renewed=fence.renewed,
-            not_renewed=fence.not_renewed if config.fence_s > 0 else lambda: None,
-            standing=standing,
-        )
-        await stack.enter_async_context(run_beside(lease.run(), "lease"))
-        if config.report_timeout_s <= 0 and config.fence_s > 0:
-            await stack.enter_async_context(run_beside(_ask_api(cluster, config.node, fence), "reach"))
+        voice = NodeVoice(config.voice, cluster, agent, post)
+        await stack.enter_async_context(run_beside(voice.run(board, backend), "voice"))
         await stack.enter_async_context(run_beside(watch_agent_lateness(backend.report), "lateness"))
-        if config.fence_s > 0:
-            await stack.enter_async_context(run_beside(fence.run(), "fence"))
-        if has_link_token(config.link_token):
-            dialled = link_dialled(
-                config.node,
-                cluster,
-                namespace=config.link_namespace,
-                token_file=config.link_token,
-                board=board,
-                subscribe=backend.subscribe,
-            )
-            client = await stack.enter_async_context(dialled)
-            fence.vouchers.append(client.ask_promise)
-            if standing is not None:
-                endpoint = PeerEndpoint(standing, lease, fence, suspend_aware_lease_clock_s)
-                peers_left.append(endpoint.door.stop)
-                await stack.enter_async_context(peers_joined(endpoint, fence, client, config.peers))
-        else:
-            log.info("link.none", token=config.link_token)
         yield agent
 
 
@@ -300,49 +272,12 @@ async def _open_backend(config: AgentProcessConfig, model: MachineModel | None) 
         await sources.close()
 
 
-async def step_aside_for_newer_agent(
-    agent: Agent, state: Path, token: str, leave: Callable[[], None] = lambda: None
-) -> None:
-    """Steps aside when a newer agent has put its token here. Both may serve the kubelet for a while (an upgrade without a gap);
-    launchers and the report belong to the newer one, and it must not wait for them for longer than they may be silent."""
-    place = state / PLACE
-    put_agent_token(place, token)
-    while True:
-        await asyncio.sleep(LOOK_S)
-        if not has_agent_token(place, token):
-            break
+async def step_aside_for_newer_agent(agent: Agent, post: AgentPost) -> None:
+    """Both may serve the kubelet for a while (an upgrade without a gap); launchers, the report and all that speaks for the node
+    belong to the newer one, and it must not wait for them for longer than launchers may be silent."""
+    await post.watch()
     log.warning("agent.superseded", node=agent.config.node)
-    leave()
     agent.step_aside()
-
-
-def put_agent_token(place: Path, token: str) -> None:
-    temporary = place.with_suffix(f".{token}")
-    temporary.write_text(token, encoding="ascii")
-    temporary.replace(place)
-
-
-def has_agent_token(place: Path, token: str) -> bool:
-    """A directory that cannot be read is no newer agent."""
-    try:
-        return place.read_text(encoding="ascii") == token
-    except OSError:
-        return True
-
-
-async def _ask_api(cluster: Cluster, node: str, fence: AgentFence) -> None:
-    """For an agent whose lease has no time in it: any answer of the API stands for a renewal."""
-    while True:
-        asked = suspend_aware_lease_clock_s()
-        try:
-            async with asyncio.timeout(ASK_API_S):
-                await cluster.get(NodeDevices, node)
-            fence.renewed(asked)
-        except NotFound:
-            fence.renewed(asked)  # an answer all the same
-        except Exception as error:
-            log.debug("agent.unreachable", error=str(error))
-        await asyncio.sleep(ASK_API_S)
 
 
 async def serve_node_agent(config: AgentProcessConfig, on_ready: Callable[[Agent], None]) -> None:

@@ -1,18 +1,17 @@
 """Where the agents of a zone meet when neither API nor manager can be reached (`core.health.peer_vouching`).
 
-While the stream to the manager stands, the agent asks there for its certificate and its peers, with each new stream and every few
-minutes; the list is taken from the second answer on, since a manager that has just begun does not know everybody yet. It answers
-peers on a port of its own, and asks them when its fence asks for somebody who vouches. Nothing waits for it: without certificate,
-port or peers the node fences as it would without them. Under a manager that knows of no peers (an older release) it asks none:
-that manager would not hold it.
+While the stream to the manager stands, the agent asks there for its certificate and its peers, with each new stream, every few
+minutes, and soon after one of them has moved; the list is taken from the second answer on, since a manager that has just begun
+does not know everybody yet. It answers peers on a port of its own, and asks them when its fence asks for somebody who vouches.
+Nothing waits for it: for as long as there is no certificate, port or peer, the node fences as it would without. Under a manager
+that knows of no peers (an older release) it asks none: that manager would not hold it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import msgspec
 import structlog
@@ -20,11 +19,11 @@ import structlog
 from remuda.agent.agent_fence import AgentFence
 from remuda.agent.agent_lease import AgentLease
 from remuda.core.health.peer_vouching import NO_PEERS, ROUND_SHARE, PeerList, PeerPlace, PeerStanding
+from remuda.kube.runtime.backoff import Jitter, no_jitter
 from remuda.link.peer_certificates import PeerKey
 from remuda.link.peer_door import PeerDoor, ask_peers
 from remuda.link.stream_client import LinkClient
 from remuda.link.stream_messages import LinkPeers
-from remuda.runtime.background_tasks import run_beside
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +31,8 @@ PEER_PORT = 9444
 ANSWER_S = 10.0  # how long the manager may take
 AGAIN_S = (20.0, 300.0)  # after the first answer on a stream, and after each that follows
 FAILED_S = 30.0
+MOVED_AGAIN_S, MOVED_SPREAD_S = 30.0, 5.0  # peers that move make a node ask once in so long; when exactly, chance says
+DOOR_AGAIN_S = 2.0
 CAS = 2  # those of the manager that leads and of the one before: not all nodes come to a new one at the same moment
 
 
@@ -42,7 +43,13 @@ class PeerEndpoint:
         lease: AgentLease,
         fence: AgentFence,
         elapsed: Callable[[], float],
+        *,
+        is_ours: Callable[[], bool] = lambda: True,
+        jitter: Jitter = no_jitter,
     ) -> None:
+        """`is_ours`: no newer agent of the node has begun. What this one said before counts as said by that one, and no more."""
+        self._is_ours = is_ours
+        self._jitter = jitter
         self._standing = standing
         self._lease = lease
         self._fence = fence
@@ -74,7 +81,7 @@ class PeerEndpoint:
 
     async def answer(self) -> str:
         await self._lease.try_for_peer(self._round_s / 2)
-        return self._standing.say(self._elapsed(), is_fenced=self._fence.is_over)
+        return self._standing.say(self._elapsed(), is_fenced=self._fence.is_over or not self._is_ours())
 
     async def vouch(self) -> float:
         """A `Voucher` of the fence."""
@@ -91,25 +98,48 @@ class PeerEndpoint:
 
     async def keep_introduced(self, client: LinkClient, host: str, port: int) -> None:
         """Until cancelled."""
-        answers = 0
+        answers, refused = 0, ""
         while True:
             if client.connected.is_set():
                 client.connected.clear()
                 answers = 0
+            client.peers_moved.clear()
             if client.knows_no_peers:
                 self._standing.want_list(NO_PEERS)
             pause_s = FAILED_S
             try:
                 async with asyncio.timeout(ANSWER_S):
                     told = await client.ask_peers(self.csr, host, port)
-                self.take(told, takes_list=answers > 0)
-                pause_s = AGAIN_S[min(answers, 1)]
-                answers += 1
+                if told.error and told.error != refused:
+                    log.warning("peers.refused", why=told.error)
+                refused = told.error
+                if not told.error:
+                    self.take(told, takes_list=answers > 0)
+                    pause_s = AGAIN_S[min(answers, 1)]
+                    answers += 1
             except (OSError, TimeoutError, ValueError) as error:  # an SSLError is an OSError
                 log.debug("peers.not_introduced", error=str(error) or type(error).__name__)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await client.connected.wait()
+            await self._until_due(client, pause_s)
+
+    async def _until_due(self, client: LinkClient, pause_s: float) -> None:
+        """Since it last asked. A new stream is a reason to ask at once. A peer that has moved is one after a while, and not at
+        the same moment as everybody else: agents restart in crowds."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        if await _is_set_within(pause_s, client.connected, client.peers_moved) and not client.connected.is_set():
+            again_s = max(clock() - began, min(pause_s, MOVED_AGAIN_S)) + MOVED_SPREAD_S * self._jitter()
+            await _is_set_within(min(pause_s, again_s) - (clock() - began), client.connected)
+
+
+async def _is_set_within(seconds: float, *events: asyncio.Event) -> bool:
+    """Whether one of them is, once one is or the time is over."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        done, _ = await asyncio.wait(waiting, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
+    return bool(done)
 
 
 class PeerConfig(msgspec.Struct, frozen=True):
@@ -123,21 +153,26 @@ class PeerConfig(msgspec.Struct, frozen=True):
         return bool(self.host) and self.port > 0
 
 
-@contextlib.asynccontextmanager
-async def peers_joined(
-    endpoint: PeerEndpoint, fence: AgentFence, client: LinkClient, config: PeerConfig
-) -> AsyncIterator[None]:
-    """For as long as the block lasts the fence has its peers, and they have this node."""
-    try:
-        await endpoint.door.start(config.host, config.port)
-    except OSError as error:
-        log.warning("peers.no_door", host=config.host, port=config.port, error=str(error))
-        yield
-        return
+async def join_peers(endpoint: PeerEndpoint, fence: AgentFence, client: LinkClient, config: PeerConfig) -> None:
+    """Until cancelled: the fence has its peers, and they have this node. A port that is taken is tried again: an agent that is
+    being replaced lets it go soon."""
+    await _open_peer_door(endpoint.door, config)
     fence.vouchers.append(endpoint.vouch)
     try:
-        async with run_beside(endpoint.keep_introduced(client, config.host, config.port), "peers"):
-            yield
+        await endpoint.keep_introduced(client, config.host, config.port)
     finally:
         fence.vouchers.remove(endpoint.vouch)
         endpoint.door.stop()
+
+
+async def _open_peer_door(door: PeerDoor, config: PeerConfig) -> None:
+    failures = 0
+    while True:
+        try:
+            await door.start(config.host, config.port)
+            return
+        except OSError as error:
+            failures += 1
+            said = log.warning if failures == 1 else log.debug
+            said("peers.no_door", host=config.host, port=config.port, error=str(error))
+        await asyncio.sleep(DOOR_AGAIN_S)

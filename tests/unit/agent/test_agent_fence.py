@@ -126,6 +126,6 @@ def test_a_renewal_that_comes_too_late_lifts_nothing() -> None:
 
 
 def test_the_fence_comes_before_the_lease_runs_out_whatever_was_asked() -> None:
-    assert AgentProcessConfig("n").fences_after_s == 20.0
-    assert AgentProcessConfig("n", fence_s=5.0).fences_after_s == 5.0
-    assert AgentProcessConfig("n", report_timeouts={"": 0.0}).fences_after_s == 25.0
+    assert AgentProcessConfig("n").voice.fences_after_s == 20.0
+    assert AgentProcessConfig("n", fence_s=5.0).voice.fences_after_s == 5.0
+    assert AgentProcessConfig("n", report_timeouts={"": 0.0}).voice.fences_after_s == 25.0

@@ -112,6 +112,9 @@ class Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._is_closed
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True

@@ -60,10 +60,58 @@ def test_peers_are_those_that_listen_and_are_there() -> None:
     assert "n2" not in book.registry._places, "it is forgotten"
 
 
-@pytest.mark.parametrize(("host", "port"), [("", 9444), ("x" * 300, 9444), ("10.0.0.1", 0), ("10.0.0.1", 70_000)])
-def test_a_place_that_cannot_be_is_not_written_down(host: str, port: int) -> None:
+@pytest.mark.parametrize("host", ["10.1.2.3", "2001:db8::7", "fd00::7", "100.64.0.9", "172.16.0.1", "240.0.0.9"])
+def test_an_address_of_a_node_is_taken(host: str) -> None:
     book, key = Book("n1", "n2"), PeerKey()
-    book.ask("n1", key.csr, host, port)
+    book.ask("n1", key.csr, host)
+    assert book.ask("n2", key.csr)[1] == ["n1"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("worker-1", id="a name"),
+        pytest.param("metadata.google.internal", id="a name that leads elsewhere"),
+        pytest.param("localhost", id="a name of this machine"),
+        pytest.param("10.0.0.1 ", id="more than an address"),
+        pytest.param("10.0.0.1:9444", id="with a port"),
+        pytest.param("[2001:db8::7]", id="in brackets"),
+        pytest.param("010.0.0.1", id="an octal number"),
+        pytest.param("167772161", id="as one number"),
+        pytest.param("10.0.0.1\n", id="with an end of line"),
+        pytest.param("127.0.0.1", id="loopback"),
+        pytest.param("127.8.8.8", id="loopback too"),
+        pytest.param("::1", id="loopback of IPv6"),
+        pytest.param("::ffff:127.0.0.1", id="loopback as IPv6"),
+        pytest.param("0.0.0.0", id="unspecified"),
+        pytest.param("0.1.2.3", id="of this network"),
+        pytest.param("::", id="unspecified of IPv6"),
+        pytest.param("::ffff:0.0.0.0", id="unspecified as IPv6"),
+        pytest.param("224.0.0.1", id="multicast"),
+        pytest.param("ff02::1", id="multicast of IPv6"),
+        pytest.param("::ffff:224.0.0.1", id="multicast as IPv6"),
+        pytest.param("255.255.255.255", id="broadcast"),
+        pytest.param("169.254.169.254", id="link-local, where clouds answer"),
+        pytest.param("::ffff:169.254.169.254", id="the same as IPv6"),
+        pytest.param("fe80::1", id="link-local of IPv6"),
+        pytest.param("fe80::1%eth0", id="with a zone"),
+        pytest.param("2001:db8::7%eth0", id="with a zone, too"),
+        pytest.param("1" * 300, id="too long"),
+    ],
+)
+def test_only_an_address_of_another_machine_is_told_to_others(host: str) -> None:
+    book, key = Book("n1", "n2"), PeerKey()
+    with pytest.raises(ValueError, match="is not an address where peers can ask"):
+        book.ask("n1", key.csr, host)
+    assert book.ask("n2", key.csr)[1] == []
+
+
+@pytest.mark.parametrize("port", [0, -1, 70_000])
+def test_a_port_that_cannot_be_is_not_written_down(port: int) -> None:
+    book, key = Book("n1", "n2"), PeerKey()
+    with pytest.raises(ValueError, match="is not a port"):
+        book.ask("n1", key.csr, port=port)
     assert book.ask("n2", key.csr)[1] == []
 
 
@@ -84,9 +132,7 @@ def test_a_stream_asks_for_itself_and_is_told_of_the_others() -> None:
         book, key = Book("n1", "n2"), PeerKey()
         book.ask("n2", key.csr, "10.0.0.2", 9444)
         book.now += MAP_S + 1
-        server = LinkServer(
-            anybody, ProgressBoard(), lambda *_: None, lambda *_: True, introduce=book.registry.introduce
-        )
+        server = LinkServer(anybody, ProgressBoard(), lambda *_: None, lambda *_: True, peers=book.registry)
         served: list[asyncio.Task[None]] = []
 
         async def dial() -> Connection:
@@ -103,11 +149,10 @@ def test_a_stream_asks_for_itself_and_is_told_of_the_others() -> None:
         assert told.peers == (PeerPlace("n2", "10.0.0.2", 9444),)
         assert (told.seconds, names_in(told.certificate)) == (600.0, ["n1"])
         key.contexts(told.certificate, [told.ca])
-        with pytest.raises(OSError, match="less than 10 s ago"):
-            await client.ask_peers(PeerKey().csr, "10.0.0.1", 9444)
+        assert "less than 10 s ago" in (await client.ask_peers(PeerKey().csr, "10.0.0.1", 9444)).error
         book.now += SIGN_S
-        with pytest.raises(OSError, match="No certificate"):
-            await client.ask_peers("junk", "10.0.0.1", 9444)
+        assert "No certificate" in (await client.ask_peers("junk", "10.0.0.1", 9444)).error
+        assert "not an address" in (await client.ask_peers(key.csr, "n1.example.org", 9444)).error
         assert await client.ask_promise() == 0.0, "the stream goes on"
         await server.stop()
         running.cancel()

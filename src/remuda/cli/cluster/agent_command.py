@@ -117,7 +117,7 @@ if TYPE_CHECKING:
     default="",
     envvar="POD_IP",
     metavar="ADDRESS",
-    help="Address of this node for its peers; without one it has no peers.  [default: $POD_IP]",
+    help="IP address of this node for its peers; without one it has no peers.  [default: $POD_IP]",
 )
 @click.option(
     "--peer-port",

@@ -46,6 +46,12 @@ def fence_after_s(lease_s: float) -> float:
     return lease_s * FENCE_SHARE
 
 
+def lease_of_fence_s(fence_s: float) -> float:
+    """The lease whose holder runs its ranks for so long. Who was told to fence sooner than its own lease asks for renews as often
+    as the holder of this one: a fence is always longer than the time between two renewals, and one that fails is made up for."""
+    return fence_s / FENCE_SHARE
+
+
 def launchers_run_s(left_s: float, lease_s: float) -> float:
     """For how long launchers run on without a word, under a manager with our clock, when our own countdown has `left_s` left."""
     return left_s + AGREE_SHARE * lease_s

@@ -8,7 +8,9 @@ A node cannot tell "the API is gone" from "I am alone" by itself; its peers can.
 
 A node that is cut itself is vouched for when it asked every peer of its list, none reaches the API, and more than half of the
 *whole list* are cut: who does not answer counts against it. Such words are worth `fence_after_s` from the question, as any
-other, and all of them together no more than `PeerList.seconds` since the last renewal.
+other, and all of them together no more than `PeerList.seconds` since the last renewal. Of a list of `DOUBTED_FROM` or more it
+takes one more than that: one peer may lie, and what it said is noted nowhere. The others are still more than half, and the
+manager knows of them. In a smaller list one that is down would then be enough to stop everybody.
 
 That is safe because the manager can work out afterwards who may have vouched for whom (`core.health.peer_holds`), from what each
 renewal of an agent's lease carries in annotations: the list that the node asks, and how long ago the node last said `cut`. So
@@ -32,10 +34,15 @@ REACHES, CUT, UNSURE = "reaches", "cut", "unsure"
 WORDS = (REACHES, CUT, UNSURE)
 MOST_PEERS, LEAST_PEERS = 32, 2
 LONGEST_S = 86_400.0  # on peers' words alone
+DOUBTED_FROM = 5
 # Shares of the lease. A try to renew is given up after the first; a round of questions takes no longer than the third.
 TRY_SHARE, HANGS_SHARE, ROUND_SHARE = 1 / 6, 1 / 12, 1 / 24
-TRY_AGAIN_S = 2.0  # being asked makes a node try no more often than this
-FRESH_S = 2 * TRY_AGAIN_S
+# Being asked makes a node try again, this soon after a try that got through: who renewed just before the API fell says `cut` in
+# time for those who renewed a while before and must stop. That often a few times only, then less often: whoever asks all day
+# makes a node renew a little more than twice as often as it would, and no more.
+QUICK_SHARE, TRY_AGAIN_SHARE = 1 / 15, 1 / 6
+QUICK_TRIES, QUICK_LEASES = 4, 4  # so many in so many leases
+FRESH_SHARE = 1 / 4  # a try that got through no longer ago than this shows that the API can be reached
 NOTED_S = 3600.0  # a word that old matters to nobody any more: who relied on it has long been renewed, or fenced
 
 ANNOTATION_PEERS = "remuda.dev/peers"  # of an agent's lease: whom it asks, and for how long that may go on
@@ -121,7 +128,7 @@ class PeerMap:
 
 class PeerStanding:
     """How one node stands: its tries to renew, what it last said to others, and whom it asks. Times are of a clock that never
-    goes back and also runs while the machine sleeps."""
+    goes back and also runs while the machine sleeps. `lease_s`: the lease by whose pace it renews (`fence_bounds`)."""
 
     def __init__(self, lease_s: float, now: float) -> None:
         self.lease_s = lease_s
@@ -129,6 +136,7 @@ class PeerStanding:
         self._failed = False  # the newest try that ended did not get through
         self._trying: float | None = None  # since when
         self._tried = -math.inf
+        self._quick: tuple[float, ...] = ()  # when it tried sooner than it would have, lately
         self._said_cut = now
         self._wanted = NO_PEERS
         self._known = [NO_PEERS]  # lists that the API may have; the last was sent last
@@ -143,6 +151,8 @@ class PeerStanding:
 
     def begin_try(self, now: float) -> dict[str, str | None]:
         """A try to renew begins: the annotations that it carries."""
+        if not self._failed and now - self._tried < self.lease_s * TRY_AGAIN_SHARE:
+            self._quick = (*self._quick, now)[-QUICK_TRIES:]
         self._trying = self._tried = now
         if len(self._known) == 1 and self._known[0] != self._wanted:
             self._known.append(self._wanted)
@@ -165,7 +175,9 @@ class PeerStanding:
 
     def is_try_due(self, now: float) -> bool:
         """Somebody asks: whether to try at once, so that the answer is fresh."""
-        return self._trying is None and now - self._tried >= TRY_AGAIN_S
+        used = len(self._quick) == QUICK_TRIES and now - self._quick[0] < self.lease_s * QUICK_LEASES
+        share = TRY_AGAIN_SHARE if used and not self._failed else QUICK_SHARE
+        return self._trying is None and now - self._tried >= self.lease_s * share
 
     def may_be_cut(self, now: float) -> bool:
         """Whether there is any reason to ask peers."""
@@ -173,7 +185,7 @@ class PeerStanding:
 
     def own_word(self, now: float) -> str:
         if not self._failed and self._trying is None:
-            return REACHES if now - self._tried <= FRESH_S else UNSURE
+            return REACHES if now - self._tried <= self.lease_s * FRESH_SHARE else UNSURE
         is_late = now - self._renewed >= self.lease_s * TRY_SHARE
         return CUT if is_late and (self._failed or self._hangs(now, HANGS_SHARE)) else UNSURE
 
@@ -196,4 +208,5 @@ class PeerStanding:
 
 def is_vouched_by_peers(peers: PeerList, answers: Mapping[str, str]) -> bool:
     words: Sequence[str] = [answers.get(node, "") for node in peers.nodes]
-    return peers.is_enough and REACHES not in answers.values() and 2 * words.count(CUT) > len(words)
+    believed = words.count(CUT) - (len(words) >= DOUBTED_FROM)
+    return peers.is_enough and REACHES not in answers.values() and 2 * believed > len(words)

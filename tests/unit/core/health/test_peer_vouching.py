@@ -80,10 +80,44 @@ def test_most_are_cut_and_none_reaches(answers: dict[str, str], vouched: bool) -
     assert is_vouched_by_peers(FOUR, answers) is vouched
 
 
+@pytest.mark.parametrize("of", range(5, MOST_PEERS + 1))
+def test_from_five_peers_on_one_that_lies_does_not_tip_the_scales(of: int) -> None:
+    """The manager holds a node while more than half of its list may have said `cut`. Who lies leaves no note there."""
+    peers = PeerList(tuple(f"n{i}" for i in range(of)), 600.0)
+    honest = dict.fromkeys(peers.nodes[: of // 2], CUT)
+    liar = {peers.nodes[-1]: CUT}
+    assert not is_vouched_by_peers(peers, honest | liar)
+    enough = dict.fromkeys(peers.nodes[: of // 2 + 1], CUT)
+    assert is_vouched_by_peers(peers, enough | liar)
+    assert is_vouched_by_peers(peers, dict.fromkeys(peers.nodes[1:], CUT)), "one that does not answer costs nothing"
+
+
+def test_of_fewer_than_five_more_than_half_are_enough() -> None:
+    """Else one peer that is down would stop every gang of a small zone, whenever the API is away."""
+    for of, enough in ((2, 2), (3, 2), (4, 3)):
+        peers = PeerList(tuple(f"n{i}" for i in range(of)), 600.0)
+        said = [dict.fromkeys(peers.nodes[:count], CUT) for count in range(of + 1)]
+        assert [is_vouched_by_peers(peers, words) for words in said] == [count >= enough for count in range(of + 1)]
+
+
 def test_too_few_peers_vouch_for_nothing() -> None:
     assert not is_vouched_by_peers(PeerList(("a",), 600.0), {"a": CUT})
     assert not is_vouched_by_peers(NO_PEERS, {})
     assert not is_vouched_by_peers(PeerList(("a", "b"), 0.0), {"a": CUT, "b": CUT})
+
+
+def test_who_is_asked_tries_soon_a_few_times_and_then_less_often() -> None:
+    found, tries = standing((0.0, True)), list[float]()
+    for now in range(1, 121):
+        if found.is_try_due(now):
+            tries.append(now)
+            found.begin_try(now)
+            found.end_try(got_through=True)
+    assert tries[:7] == [2, 4, 6, 8, 13, 18, 23]
+    found.begin_try(121.0)
+    found.end_try(got_through=False)
+    assert found.is_try_due(123.0), "after one that failed it is always soon"
+    assert standing((0.0, True), (400.0, True)).is_try_due(402.0)
 
 
 ALL_CUT = dict.fromkeys(FOUR.nodes, CUT)
