@@ -29,7 +29,7 @@ from remuda.api.meta import to_seconds
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.training import Member, PodTemplate, Role, TrainingJob, TrainingJobSpec
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S, liveness_lease_name
-from remuda.core.health.fence_bounds import fence_after_s, hand_on_after_s
+from remuda.core.health.fence_bounds import fence_after_s
 from remuda.core.health.peer_holds import PeerHolds
 from remuda.core.health.peer_vouching import ANNOTATION_PEERS, read_peer_list
 from remuda.embedded.apiserver.app import ApiServerApp
@@ -384,7 +384,7 @@ async def test_ranks_run_on_while_all_agents_are_cut_off_and_stop_where_one_is_a
     zone.agents["n0"].cut()
 
     async def n0_is_handed_on() -> bool:
-        is_over = time.time() > await zone.renewed_at("n0") + hand_on_after_s(REPORT_TIMEOUT_S)
+        is_over = time.time() > await zone.renewed_at("n0") + REPORT_TIMEOUT_S
         return is_over and zone.holds.look(time.time()) == frozenset()
 
     async def n0_has_stopped() -> bool:
