@@ -7,6 +7,8 @@
 At most MAX_LOOKS are alive, those included that were given up and cannot be killed: a file system that hangs costs no more.
 """
 
+import os
+
 from remuda.launch import checkpoints
 from remuda.launch.actions import ScanCheckpoints
 from remuda.launch.checkpoints import CheckpointScan
@@ -25,7 +27,7 @@ _POLLIN = 1
 class CheckpointLooks:
     def __init__(self, poll: "select.poll", own_fds: "Callable[[], list[int]]") -> None:
         """`poll` is told of what to wait for. `own_fds`: descriptors that a look must not hold."""
-        self.pids: set[int] = set()  # alive, or not yet reaped; whoever reaps them takes them out
+        self.pids: set[int] = set()  # alive, or not yet reaped; who reaps one takes it out
         self._poll = poll
         self._own_fds = own_fds
         self._scan: tuple[ScanCheckpoints, ForkedLook] | None = None
@@ -116,6 +118,9 @@ class CheckpointLooks:
             pass  # looked for again when it is named again
 
     def _ask(self, question: "Callable[[], object]") -> ForkedLook:
+        for pid in tuple(self.pids):  # many may be asked before anybody hears that the first have ended
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self.pids.discard(pid)
         if len(self.pids) >= MAX_LOOKS:
             raise OSError(f"{len(self.pids)} looks before this one have not ended")
         look = ForkedLook(question, self._own_fds())

@@ -280,22 +280,29 @@ import json, os, select, sys
 from remuda.launch.actions import ScanCheckpoints
 from remuda.launch.checkpoint_looks import MAX_LOOKS, CheckpointLooks
 looks = CheckpointLooks(select.poll(), lambda: [])
+place = (os.path.dirname(sys.argv[1]), 6)
+looks.child_begins(place)
+print(sum(looks.is_kept(step, 0.0, 60.0) for step in range(3 * MAX_LOOKS)), "are kept")
+kill, os.kill = os.kill, lambda *_: None  # the kernel cannot end them
 told = [looks.scan(ScanCheckpoints(attempt, 6, sys.argv[1])) for attempt in range(MAX_LOOKS + 1)]
 print(told[:-1] == [None] * MAX_LOOKS, told[-1].unreadable)
-looks.give_up()
-os.waitpid(pid := min(looks.pids), 0)
-looks.pids.discard(pid)
+kill(min(looks.pids), 9)
+os.waitid(os.P_PID, min(looks.pids), os.WEXITED | os.WNOWAIT)
 print(looks.scan(ScanCheckpoints(9, 6, sys.argv[1])))
-looks.give_up()
+for pid in looks.pids:
+    kill(pid, 9)
 """
 
 
-def test_looks_that_do_not_end_are_bounded(tmp_path: Path) -> None:
-    a_volume_that_hangs(tmp_path)
-    argv = [sys.executable, "-c", LOOKING, str(tmp_path)]
+def test_looks_that_do_not_end_are_bounded_and_others_are_not(tmp_path: Path) -> None:
+    for step in range(12):
+        checkpoints.save(str(tmp_path), RANK, step, b"x", keep=12)
+    away = tmp_path / "away"
+    a_volume_that_hangs(away)
+    argv = [sys.executable, "-c", LOOKING, str(away)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    words = f"{tmp_path}/rank-6: nobody could look: 4 looks before this one have not ended"
-    assert done.stdout.splitlines() == [f"True {words}", "None"], done.stderr
+    words = f"{away}/rank-6: nobody could look: 4 looks before this one have not ended"
+    assert done.stdout.splitlines() == ["12 are kept", f"True {words}", "None"], done.stderr
 
 
 def test_a_look_that_is_killed_has_said_nothing(container: Container, agent: Agent, tmp_path: Path) -> None:
