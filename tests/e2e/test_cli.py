@@ -23,8 +23,8 @@ from tests.builders.waiting import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 HELLO = EXAMPLES / "01-hello-gang"
-# The example's ranks do not wait for each other, and keep three checkpoints: these lie far enough apart that ranks of which one was
-# stopped seconds before the other still have one in common.
+# The example's ranks do not wait for each other and keep three checkpoints. These lie far apart: ranks of which one was stopped
+# seconds before the other still have one in common.
 QUICK = ("--env", "HELLO_STEP_SECONDS=0.05", "--env", "HELLO_CHECKPOINT_EVERY=100", "--env", "HELLO_STEPS=100000")
 
 Job = dict[str, Any]
