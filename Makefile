@@ -25,7 +25,7 @@ REAL_TESTS = tests/torch tests/e2e tests/kube tests/conformance tests/kubelet_ro
 DRILLS = tests/drills $(wildcard tests/component/test_rows_*.py) tests/kubelet_rows $(wildcard tests/kube/test_kubelet_*.py) -k test_row_
 
 .DEFAULT_GOAL := help
-.PHONY: help venv pins format lint check test loaded demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure bench-hostile clean
+.PHONY: help venv pins format lint check test loaded demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure bench-hostile bench-agents bench-copies clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,7 +47,7 @@ format: $(STAMP) ## rewrite the sources in the project's format and apply safe f
 lint: $(STAMP) ## format, lint, types and layers, without tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict src tests
+	$(BIN)/mypy --strict src tests bench
 	$(BIN)/lint-imports
 
 check: $(COMPILED) ## lint + unit, property and component tests (under two minutes)
@@ -93,8 +93,14 @@ bench-failure: $(STAMP) ## measure a storm of failures: signals to verdicts at s
 bench-node: $(STAMP) ## measure nodes at scale, Allocate and signals, and print PASS or MISS for each bar
 	$(BIN)/python -m bench.node $(ARGS)
 
+bench-copies: $(STAMP) ## copy a checkpoint of 1 GiB to another node while a rank trains: slow-down of its steps, throughput
+	$(BIN)/python -m bench.copies $(ARGS)
+
 bench-hostile: $(STAMP) ## a gang trains while a second tenant does harm: leases, pods, writes and memory against bars
 	$(BIN)/python -m bench.hostile $(ARGS)
+
+bench-agents: $(STAMP) ## what 1,000 agents cost a real kube-apiserver, idle and in a storm (needs `make kube`)
+	$(BIN)/python -m bench.agents $(ARGS)
 
 clean: ## remove .venv and every generated file (keeps the Kubernetes cache)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -155,7 +155,7 @@ class History:
 async def run_quarantine(root: Path, ask: QuarantineAsk) -> QuarantineRun:
     server = DurablePlane.start(root / "kube")
     try:
-        await _install_kinds(server)
+        await install_kinds(server)
         access = load_kubeconfig(server.kubeconfig)
         manager = Counting(access=access)
         async with HttpCluster(access=access) as agents, manager:
@@ -275,7 +275,7 @@ async def _fill(cluster: HttpCluster, names: list[str], ask: QuarantineAsk) -> N
     await write_all_objects(make, names)
 
 
-async def _install_kinds(server: RealServer) -> None:
+async def install_kinds(server: RealServer) -> None:
     names = []
     for path in sorted((ROOT / "deploy" / "crds").glob("*.yaml")):
         body = yaml.safe_load(path.read_text(encoding="utf-8"))

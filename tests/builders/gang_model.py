@@ -150,6 +150,16 @@ class GangModel:
         """The pods of the gang; others may be there, too."""
         return [p for p in self.pods.now.values() if LABEL_GANG in p.labels]
 
+    @property
+    def live(self) -> list[Pod]:
+        """Those that have not ended."""
+        return [p for p in self.gang if not p.is_terminal]
+
+    @property
+    def kept(self) -> set[str]:
+        """Names of those that have ended and are still there."""
+        return {p.name for p in self.gang if p.is_terminal and not p.is_deleting}
+
     def snapshot(self) -> Snapshot:
         """As the scheduler sees it; what is reserved is in no mask."""
         return build_snapshot(
@@ -330,6 +340,8 @@ class GangModel:
         ):
             return
         job = self.told.get(pod.spec.node_name)
+        if job is not None and job.status.phase == "Failed" and not pod.is_terminal:
+            self._leave(pod, launcher)
         if job is None or not job.status.attempt or job.is_finished:
             return
         member = next((m for m in job.status.members if m.uid == uid), None)
@@ -346,6 +358,15 @@ class GangModel:
             launcher.step = launcher.resumed_at = launcher.saved = job.status.resume_step or 0
             launcher.first_step_at = None
             self._report(uid)
+
+    def _leave(self, pod: Pod, launcher: Launcher) -> None:
+        """Told that the job is over: the launcher ends what runs and leaves with 0, and the pod has ended."""
+        if launcher.cannot_stop and launcher.is_at_work:
+            launcher.state = "stopping"
+        else:
+            launcher.state = "gone"
+            self._patch(pod, status={"phase": "Succeeded"})
+        self._report(pod.uid)
 
     def _stop(self, launcher: Launcher, attempt: int, rank: int | None) -> None:
         if launcher.cannot_stop and launcher.is_at_work:

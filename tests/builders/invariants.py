@@ -113,7 +113,7 @@ class Invariants:
         self.pods[new.uid] = new
         if old is None:
             self._no_more_pods_than_asked(new)
-        elif old.spec.node_name and _places(old) != _places(new):
+        elif old.spec.node_name and _places(old) != _places(new) and not self._names_what_it_holds(new):
             self._broken("a bound pod keeps its devices", f"{new.name} moved from {_places(old)} to {_places(new)}")
         if new.spec.node_name and not new.is_terminal:
             self._holds_alone(new)
@@ -226,6 +226,10 @@ class Invariants:
         """Its lease has run out, or had until just now. Its pods are removed without asking it; it has stopped their processes
         by then, and gives back their devices when it hears of it."""
         return self._is_dead(node) or self._now() - self._revived.get(node, -math.inf) <= 2.0 + self._staleness_s
+
+    def _names_what_it_holds(self, pod: Pod) -> bool:
+        """Its node had given it others than were chosen, and the annotation says so now."""
+        return self.held.get(pod.spec.node_name, {}).get(pod.uid) == set(_places(pod))
 
     def _see_devices(self, node: NodeDevices) -> None:
         fit = (DeviceState.HEALTHY, DeviceState.DEGRADED)

@@ -15,7 +15,7 @@ from remuda.api.meta import JsonObject, KObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.embedded.node.devices.device_service import KubeletDeviceSettings
-from remuda.embedded.node.drills import DrillRunner
+from remuda.embedded.node.drill_actions import DrillActions
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.node import EmbeddedNode
 from remuda.embedded.node.node_registration import NodeConfig
@@ -26,6 +26,7 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from remuda.link.allocation_port import Allocation, Deliver, HardwareFaultLink, Message
 from remuda.link.device_plugin_port import PluginPort
+from remuda.link.drill_runner import DrillRunner
 from tests.builders.waiting import PATIENCE_S
 
 K = TypeVar("K", bound=KObject)
@@ -190,7 +191,9 @@ class Rig:
         """Nodes, feed and drills, until the end of the block; containers are left as they are."""
         pods, drills = Informer(self.cluster, Pod), Informer(self.cluster, Drill)
         feed = PodFeed(pods, self.nodes.values(), self.addresses)
-        runner = DrillRunner(self.cluster, drills, self.nodes.values(), self.clock)
+        runner = DrillRunner(
+            self.cluster, drills, DrillActions(self.cluster, self.nodes.values(), self.clock), self.clock
+        )
         tasks = [asyncio.create_task(t) for t in (pods.run(), drills.run(), runner.run())]
         try:
             for node in self.nodes.values():

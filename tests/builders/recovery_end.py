@@ -39,7 +39,8 @@ def _job_is(world: World, schedule: RecoverySchedule, plan: GangPlan, job: Train
     if job.is_finished:
         if not status.reason:
             return f"{status.phase} without a reason"
-        left = [p.name for p in world.pods(job.name)]
+        is_kept = status.phase == "Failed"  # for their logs, ended
+        left = [p.name for p in world.pods(job.name) if not (is_kept and p.is_terminal)]
         return f"{status.phase} and {left} are left" if left else ""
     if job.spec.suspend:
         left = [p.name for p in world.pods(job.name)]

@@ -286,7 +286,8 @@ class StrictActor(Actor):
         world = self.world
         for job in world.jobs():
             if job.is_finished:
-                if world.pods(job.name):
+                is_kept = job.status.phase == "Failed"  # for their logs, ended
+                if any(not (is_kept and pod.is_terminal) for pod in world.pods(job.name)):
                     return False
             elif self._hangs(job):
                 if self.plans[job.name].hang_after:

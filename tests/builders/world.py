@@ -26,6 +26,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 from structlog.typing import EventDict
 
+from remuda.agent.agent import Agent
 from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill, DrillKind, DrillSpec
 from remuda.api.kubernetes.core_v1 import Node, Pod
@@ -119,6 +120,8 @@ class World:
     API has admission, as that of `remuda up` has: quotas count. `hook_kinds`: of objects that hooks may make.
     `guards_stalls` False: nobody minds their own stalls. `vouches` False: the manager promises nobody anything."""
 
+    checkpoints_of: Callable[[Agent], SimulatedCheckpoints] | None = None  # where nodes share no file system
+
     def __init__(
         self,
         loop: VirtualLoop,
@@ -193,6 +196,7 @@ class World:
             guards_stalls=self.guards_stalls,
             mass_silence=self.mass_silence,
             is_manager_heard=self._is_manager_heard,
+            checkpoints_of=self.checkpoints_of,
         )
 
     def clock(self) -> float:
@@ -359,6 +363,10 @@ class World:
             if not machines.nodes[name].is_lost and name not in self.machines.cut_off | self.machines.api_cut
             for device, uid in agent.holders().items()
         }
+
+    def has_ended(self, job: str = "job") -> bool:
+        """Of a job that failed: the pods of its last attempt stay for their logs, but nothing runs and nothing is held."""
+        return all(pod.is_terminal for pod in self.pods(job)) and not self.holders() and not self.children()
 
     def _runtimes(self) -> list[SimulatedRuntime]:
         found = [node.runtime for node in self.cluster.machines.nodes.values()]

@@ -117,7 +117,7 @@ def test_pods_are_written_for_kubelets() -> None:
         (pod,) = await world.pods(1)
         command = pod.spec.containers[0].command
         assert command[0] == "python3"
-        assert command[-4:] == ["/run/remuda/bin/remuda-launch.pyz", "--", "python", "train.py"]
+        assert command[-4:] == ["/run/remuda/launch/remuda-launch.pyz", "--", "python", "train.py"]
         assert pod.annotations["remuda.dev/launch"] == "container"
         await end(manager)
 

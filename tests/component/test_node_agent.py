@@ -128,8 +128,8 @@ async def turns(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(pause)
 
 
-@pytest_asyncio.fixture
-async def site() -> AsyncIterator[Site]:
+@pytest_asyncio.fixture(name="site")
+async def agent_site() -> AsyncIterator[Site]:
     with short_directory() as base:
         plugins = base / "kubelet" / "device-plugins"
         plugins.mkdir(parents=True)
@@ -470,3 +470,43 @@ async def test_without_the_api_for_too_long_the_ranks_are_stopped_until_it_is_ba
     assert agent.calls == ["fence", "unfence"]
     watch.cancel()
     await asyncio.gather(watch, return_exceptions=True)
+
+
+class CountedCalls:
+    """A cluster that remembers what it was asked, watches aside."""
+
+    def __init__(self, inner: LocalCluster) -> None:
+        self._inner = inner
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in ("get", "list", "patch", "create", "delete"):
+            return found
+
+        async def call(kind: Any, *args: Any, **options: Any) -> Any:
+            self.calls.append(f"{name} {kind.__name__}")
+            return await found(kind, *args, **options)
+
+        return call
+
+
+async def test_an_agent_with_nothing_to_do_renews_its_lease_and_asks_nothing(site: Site) -> None:
+    pod, counted = await site.bind("a", "gpu-0"), CountedCalls(site.cluster)
+    async with node_agent(site.config, counted) as agent:
+        await site.registered()
+        await site.start(pod, "gpu-0")
+        launcher = await site.launch(pod, "gpu-0")
+        await site.until(lambda nd: nd.observed.holdings, "the holding")
+        patch = {
+            "status": {"capacity": {RESOURCE_GPU: "8"}}
+        }  # the kubelet's next status: nobody has to ask for it again
+        await site.cluster.patch(Node, NODE, patch, subresource="status")
+        await site.until(lambda nd: all(p.published_at for p in nd.observed.plugins), "the resource to be published")
+        await agent.flush()
+        before = len(counted.calls)
+        assert agent.holdings is not None
+        for _ in range(20):
+            await agent.holdings.look()
+        assert [call for call in counted.calls[before:] if call != "patch Lease"] == []
+        launcher.close()

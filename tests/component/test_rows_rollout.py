@@ -187,6 +187,21 @@ def test_a_deleted_rollout_gives_its_nodes_back() -> None:
     play(deleting_gives_back, nodes=3, racks=1)
 
 
+async def deleted_while_no_manager_runs(world: World) -> None:
+    Installer(world, {"node-01": "exit"})
+    await begin(world)
+    await ends(world, RolloutPhase.STOPPED)
+    await world.cluster.stop_control_plane()
+    await world.cluster.api.delete(NodeRollout, "driver")
+    await world.cluster.restart_control_plane()
+    await world.until(lambda: not cordoned(world), 30.0, "the new manager gives the node back")
+    assert not [a for a in node_object(world, "node-01").annotations if a.startswith("remuda.dev/")]
+
+
+def test_a_rollout_deleted_while_no_manager_ran_gives_its_nodes_back_to_the_next() -> None:
+    play(deleted_while_no_manager_runs, nodes=3, racks=1)
+
+
 async def survives_the_manager(world: World) -> None:
     installer = Installer(world)
     await begin(world)

@@ -60,7 +60,7 @@ async def _begin(world: World, case: Case) -> None:
 async def _ends_well(world: World, case: Case) -> None:
     if case.phase == "Failed":
         await world.until(lambda: world.job().status.phase == "Failed")
-        await world.until(lambda: not world.pods() and not world.holders())
+        await world.until(world.has_ended)
         return
     await world.running("job", attempt=2)
     await world.parked("job", case.spares)
@@ -140,7 +140,7 @@ async def _ends_well_after_power_cut(world: World, case: Case) -> None:
     await world.until(lambda: world.job().status.phase == "Failed" or world.is_running("job", 2))
     if world.job().status.phase == "Failed":
         assert case.phase == "Failed"
-        await world.until(lambda: not world.pods() and not world.holders())
+        await world.until(world.has_ended)
     else:
         await world.parked("job", case.spares)
         await world.sleep(10.0 if case.fault is rank_faults.node else 2.0)

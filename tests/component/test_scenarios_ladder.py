@@ -144,7 +144,7 @@ async def test_code_budget_exhausted_fails_with_a_named_reason(world: World) -> 
     assert "(limit 2)" in status.message
     assert status.used == {"code": 3}
     assert status.recoveries[-1].remedy is Remedy.FAIL
-    await world.until(lambda: not world.pods() and not world.holders())
+    await world.until(world.has_ended)
     assert not world.children()
 
 
@@ -169,7 +169,7 @@ async def test_hang_budget_exhausted(world: World) -> None:
     await world.hang_process(rank=0)
     await world.until(lambda: world.job().status.phase == "Failed")
     assert world.job().status.reason == "HangBudgetExhausted"
-    await world.until(lambda: not world.pods() and not world.holders())
+    await world.until(world.has_ended)
 
 
 @in_world()
@@ -226,7 +226,7 @@ async def test_a_command_that_cannot_run_fails_at_once(world: World, code: int, 
     await world.until(lambda: world.job().status.phase == "Failed")
     assert world.job().status.reason == reason
     assert world.job().status.used == {}
-    await world.until(lambda: not world.pods() and not world.holders())
+    await world.until(world.has_ended)
 
 
 # --- a member that does not stop --------------------------------------------------------------------------------------

@@ -55,7 +55,13 @@ async def test_an_exit_code_with_a_rule_ends_the_job(world: World) -> None:
     assert status.reason == "RuleFail"
     assert "Rule `no-data`" in status.message
     assert "exit code 42" in status.message
-    await world.until(lambda: not world.pods(), 30.0, "its pods are gone")
+    ranks = {member.pod for member in status.members}
+    await world.until(lambda: {p.name for p in world.pods()} == ranks, 30.0, "its ranks stay, its spare goes")
+    await world.until(lambda: all(p.is_terminal for p in world.pods()), 30.0, "none of them runs on")
+    held = [node for node in world.cluster.machines.agents if world.devices(node).observed.holdings]
+    assert not held, "a pod that has ended holds no device"
+    await world.cluster.api.delete(TrainingJob, "job", NAMESPACE)
+    await world.until(lambda: not world.pods(), 30.0, "its pods go with the job")
 
 
 @in_world()

@@ -17,7 +17,9 @@ def test_status_says_that_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["--state", str(tmp_path), "status"]) == 1
     assert "No cluster is running" in capsys.readouterr().out
     assert main(["--state", str(tmp_path), "status", "-o", "json"]) == 1
-    assert json.loads(capsys.readouterr().out) == {"running": False, "state": str(tmp_path)}
+    said = json.loads(capsys.readouterr().out)
+    assert (said["running"], said["state"]) == (False, str(tmp_path))
+    assert (said["cluster"], said["chosenBy"]) == ("embedded", f"state directory {tmp_path}")
 
 
 def test_kubectl_needs_a_running_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

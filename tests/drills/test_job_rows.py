@@ -104,7 +104,8 @@ async def test_row_65_a_training_jobs_rule_ends_it_and_is_named(world: World) ->
     assert [r.remedy for r in status.recoveries] == [Remedy.FAIL]
     assert "Rule `no-data`" in status.message
     assert "exit code 42" in status.message
-    await world.until(lambda: not world.pods(), 30.0, "its pods are gone")
+    await world.until(lambda: all(pod.is_terminal for pod in world.pods()), 30.0, "its pods have ended")
+    assert {pod.name for pod in world.pods()} >= {member.pod for member in status.members}, "their logs can be read"
     note(f"TrainingJob: {status.reason} at the first exit 42. {status.message}")
 
 

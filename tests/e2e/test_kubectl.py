@@ -72,7 +72,7 @@ async def test_tables_descriptions_and_events(desk: Desk) -> None:
 
     # get
     (job,) = await table("get", "trainingjobs")
-    assert list(job) == ["NAME", "PHASE", "ATTEMPT", "RANKS", "STEP", "INTERRUPTIONS", "ETTR", "AGE"]
+    assert list(job) == ["NAME", "PHASE", "ATTEMPT", "RANKS", "STEP", "INTERRUPTIONS", "ETTR", "REASON", "AGE"]
     assert [job[c] for c in ("NAME", "PHASE", "ATTEMPT", "RANKS", "INTERRUPTIONS")] == [NAME, "Running", "1", "4", "0"]
     assert int(job["STEP"]) <= STOP_AT
     pods = await table("get", "pods", "-o", "wide")

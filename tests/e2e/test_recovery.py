@@ -277,8 +277,15 @@ async def test_a_spent_budget_fails_the_job_with_a_named_reason(rig: Rig) -> Non
     assert failed.status.reason == "CodeBudgetExhausted"
     assert "Failed 2 times because of its own code (limit 1)." in failed.status.message
     assert last(failed).remedy is Remedy.FAIL
-    await until("its pods to be gone", lambda: _no_pods(rig))
+    await until("its ranks to have ended", lambda: _have_ended(rig, {member.pod for member in failed.status.members}))
     assert rig.live_ranks() == []
+
+
+async def _have_ended(rig: Rig, ranks: set[str]) -> bool:
+    """Their pods stay for their logs; nothing runs there."""
+    pods = await rig.pods()
+    has_ended = {pod.name for pod in pods} == ranks and all(pod.is_terminal for pod in pods)
+    return has_ended and not left_running(rig.state)
 
 
 async def _settled(rig: Rig) -> TrainingJob:
@@ -298,7 +305,3 @@ async def _racks(rig: Rig, job: TrainingJob) -> set[str]:
 
 async def _is_gone(rig: Rig, uid: str) -> bool:
     return not rig.is_launcher_alive(uid)
-
-
-async def _no_pods(rig: Rig) -> bool:
-    return not await rig.pods() and not left_running(rig.state)

@@ -45,7 +45,7 @@ def deployed_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Control
     with own_plane(tmp_path_factory.mktemp("deploy")) as plane:
         plane.kubectl("apply", "-f", str(DEPLOY / "crds"))
         plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
-        for name in ("manager.yaml", "agent.yaml"):
+        for name in ("roles.yaml", "manager.yaml", "agent.yaml"):
             plane.kubectl("apply", "--validate=strict", "-f", str(DEPLOY / name))
         plane.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         for node in (HERE, THERE):

@@ -7,6 +7,7 @@ fail instead, so they can never be missed silently.
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from tests.kube.control_plane import ControlPlane, binaries_dir
 
 MISSING = "the real control plane is not built; run `make kube` (Go >= 1.26) and try again"
+MERGE_PATCH = "application/merge-patch+json"
 
 
 def skip_or_fail(why: str) -> None:
@@ -40,3 +42,33 @@ def own_plane(directory: Path) -> Iterator[ControlPlane]:
         yield plane
     finally:
         plane.stop()
+
+
+@contextmanager
+def running_controllers(plane: ControlPlane, controllers: str, directory: Path, *flags: str) -> Iterator[None]:
+    """A kube-controller-manager beside it that runs these of its controllers."""
+    command = [
+        str(plane.binaries / "kube-controller-manager"),
+        f"--kubeconfig={plane.kubeconfig}",
+        "--bind-address=127.0.0.1",
+        "--secure-port=0",
+        "--leader-elect=false",
+        f"--controllers={controllers}",
+        *flags,
+    ]
+    with (directory / "kube-controller-manager.log").open("wb") as out:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def make_node_ready(plane: ControlPlane, node: str, **devices: str) -> None:
+    """What a kubelet would say of the node, and what the controller does that lifts the taint of a new one."""
+    amounts = {**devices, "cpu": "64", "memory": "256Gi", "pods": "110"}
+    ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
+    status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": ready}}
+    assert plane.request("PATCH", f"/api/v1/nodes/{node}/status", status, MERGE_PATCH).status == 200
+    assert plane.request("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": None}}, MERGE_PATCH).status == 200

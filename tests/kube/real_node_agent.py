@@ -51,7 +51,7 @@ def make_ledger(node: RealNode) -> None:
     assert answer.status in (201, 409), answer
 
 
-def running_agent(node: RealNode, api: Cluster) -> contextlib.AbstractAsyncContextManager[Agent]:
+def running_agent(node: RealNode, api: Cluster, *, mode: str = "dp") -> contextlib.AbstractAsyncContextManager[Agent]:
     """One life of the agent, in this process. Another one over the same directory takes over what it left."""
     make_ledger(node)
     config = AgentProcessConfig(
@@ -60,6 +60,7 @@ def running_agent(node: RealNode, api: Cluster) -> contextlib.AbstractAsyncConte
         str(kubelet_view(node)),
         backend="fake",
         model=MODEL,
+        mode=mode,
         fence_s=0,
         pod_logs=str(node.places.pod_logs),
     )

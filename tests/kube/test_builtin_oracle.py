@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +34,7 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane
+from tests.kube.planes import running_controllers
 
 CONTROLLERS = (
     "job-controller,deployment-controller,replicaset-controller,disruption-controller,resourcequota-controller"
@@ -325,23 +324,9 @@ async def embedded(story: Story, namespace: str) -> JsonObject:
 @pytest.fixture(scope="module")
 def manager(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """The control plane with a kube-controller-manager that runs the controllers we have, too."""
-    log = Path(tmp_path_factory.mktemp("manager")) / "log"
-    command = [
-        str(control_plane.binaries / "kube-controller-manager"),
-        f"--kubeconfig={control_plane.kubeconfig}",
-        "--bind-address=127.0.0.1",
-        "--secure-port=0",
-        "--leader-elect=false",
-        f"--controllers={CONTROLLERS}",
-        "--resource-quota-sync-period=1s",
-    ]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-    try:
+    place = tmp_path_factory.mktemp("manager")
+    with running_controllers(control_plane, CONTROLLERS, place, "--resource-quota-sync-period=1s"):
         yield control_plane
-    finally:
-        process.terminate()
-        process.wait(timeout=10)
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)

@@ -24,6 +24,9 @@ from remuda.runtime.node_agent import AgentProcessConfig, node_agent
 from tests.builders.waiting import until
 from tests.kube.control_plane import ControlPlane
 from tests.kube.deployed import HERE, SPACE, THERE, Cast, deployed_cast, deployed_plane  # noqa: F401
+from tests.kube.planes import make_node_ready
+
+STRICT = "strict"
 
 
 class Quiet:
@@ -32,18 +35,13 @@ class Quiet:
     def leading(self, term: LeaderTerm) -> None: ...
 
 
-def make_ready(plane: ControlPlane) -> None:
-    """What a kubelet would say of the node, and the controller that lifts the taint of a new one."""
-    amounts = {"nvidia.com/gpu": "8", "cpu": "64", "memory": "256Gi", "pods": "110"}
-    ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
-    status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": ready}}
-    merge = "application/merge-patch+json"
-    assert plane.request("PATCH", f"/api/v1/nodes/{HERE}/status", status, merge).status == 200
-    assert plane.request("PATCH", f"/api/v1/nodes/{HERE}", {"spec": {"taints": None}}, merge).status == 200
-
-
 async def test_what_the_manifests_allow_is_enough(plane: ControlPlane, cast: Cast, tmp_path: Path) -> None:
-    make_ready(plane)
+    make_node_ready(plane, HERE, **{"nvidia.com/gpu": "8"})
+    level = {"pod-security.kubernetes.io/enforce": "baseline"}
+    made = plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": STRICT, "labels": level}})
+    assert made.status == 201, made
+    account = plane.request("POST", f"/api/v1/namespaces/{STRICT}/serviceaccounts", {"metadata": {"name": "default"}})
+    assert account.status in (201, 409), account
     link = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=f"system:serviceaccount:{SPACE}:remuda-agent")
     config = ManagerConfig(lease_namespace=SPACE, timing=LeaseTiming(4, 2.5, 0.2), link=link)
     work = asyncio.create_task(run_manager(config, cast.manager, cast.manager, identity="m", said=Quiet()))
@@ -61,6 +59,9 @@ async def test_what_the_manifests_allow_is_enough(plane: ControlPlane, cast: Cas
         async with node_agent(place, cast.agent) as agent:
             await cast.admin.create(TrainingJob, a_job())
             first = await bound(cast.admin)
+            strict = await strict_pod(cast.admin)
+            assert "/run/remuda/bin/remuda-launch.pyz" in strict.spec.containers[0].command
+            assert "/run/remuda/launch/remuda-launch.pyz" in first.spec.containers[0].command
             device = first.annotations[ANNOTATION_DEVICES].split(",")[0]
             agent.inject_fault(device, "xid-79")
 
@@ -75,7 +76,8 @@ async def test_what_the_manifests_allow_is_enough(plane: ControlPlane, cast: Cas
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-    assert (cast.manager.forbidden, cast.agent.forbidden) == ([], [])
+    assert [f for f in cast.manager.forbidden if "violates PodSecurity" not in str(f)] == []
+    assert cast.agent.forbidden == []
 
 
 def a_job() -> dict[str, Any]:
@@ -84,11 +86,24 @@ def a_job() -> dict[str, Any]:
     return {"metadata": {"name": "job", "namespace": "default"}, "spec": {"roles": [role]}}
 
 
-async def bound(api: HttpCluster) -> Pod:
+async def strict_pod(api: HttpCluster) -> Pod:
+    """A pod in a namespace whose level allows no hostPath: our plugin brings what it needs."""
+    await api.create(TrainingJob, {**a_job(), "metadata": {"name": "strict", "namespace": STRICT}})
     found: list[Pod] = []
 
     async def there() -> bool:
-        found[:] = [p for p in (await api.list(Pod, "default")).items if p.spec.node_name]
+        found[:] = (await api.list(Pod, STRICT)).items
+        return bool(found)
+
+    await until("a pod in the strict namespace", there)
+    return found[0]
+
+
+async def bound(api: HttpCluster, but: str = "") -> Pod:
+    found: list[Pod] = []
+
+    async def there() -> bool:
+        found[:] = [p for p in (await api.list(Pod, "default")).items if p.spec.node_name and p.name != but]
         return bool(found)
 
     await until("a pod of the job to be bound", there)
@@ -108,3 +123,27 @@ async def test_an_agent_writes_about_its_own_node_only(cast: Cast) -> None:
         return False
 
     await until("the policy to be in force", refused)
+
+
+async def test_whoever_submits_a_job_is_told_that_its_checkpoints_stay_on_nodes(cast: Cast) -> None:
+    heard: list[str] = []
+    cast.admin.transport.warn = heard.append
+    number = 0
+
+    async def told(**checkpoint: Any) -> list[str]:
+        nonlocal number
+        number += 1
+        body = a_job()
+        body["metadata"]["name"] = f"told-{number}"
+        body["spec"] |= {"checkpoint": checkpoint, "suspend": True}
+        heard.clear()
+        await cast.admin.create(TrainingJob, body)
+        return [text for text in heard if "CheckpointsNotShared" in text]
+
+    async def is_in_force() -> bool:
+        return bool(await told())
+
+    await until("the policy to be in force", is_in_force)
+    assert await told(volume={"persistentVolumeClaim": {"claimName": "c"}}) == []
+    assert await told(path="/data") == []
+    assert await told(typicalSeconds=3)

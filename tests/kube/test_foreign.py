@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +34,7 @@ from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.control_plane import ControlPlane as Manager
 from tests.builders.waiting import PATIENCE_S, until
 from tests.kube.control_plane import ControlPlane
-from tests.kube.planes import own_plane
+from tests.kube.planes import own_plane, running_controllers
 from tests.kube.test_heart import install_kinds
 
 NODE = "node-01"
@@ -44,22 +42,9 @@ NODE = "node-01"
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with own_plane(tmp_path_factory.mktemp("foreign")) as plane:
-        command = [
-            str(plane.binaries / "kube-controller-manager"),
-            f"--kubeconfig={plane.kubeconfig}",
-            "--bind-address=127.0.0.1",
-            "--secure-port=0",
-            "--leader-elect=false",
-            "--controllers=job-controller,disruption-controller",
-        ]
-        with (Path(tmp_path_factory.mktemp("manager")) / "log").open("wb") as out:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        try:
-            yield plane
-        finally:
-            process.terminate()
-            process.wait(timeout=10)
+    controllers, place = "job-controller,disruption-controller", tmp_path_factory.mktemp("manager")
+    with own_plane(tmp_path_factory.mktemp("foreign")) as plane, running_controllers(plane, controllers, place):
+        yield plane
 
 
 @pytest_asyncio.fixture

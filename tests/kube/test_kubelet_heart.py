@@ -24,6 +24,7 @@ import pytest_asyncio
 from remuda.agent.agent import Agent
 from remuda.api.codec import from_wire
 from remuda.api.devices import NodeDevices
+from remuda.api.drills import Drill
 from remuda.api.incidents import Incident
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import FailureRule, Member, RuleAction, TrainingJob
@@ -131,6 +132,19 @@ class Heart:
             found[member.uid] = (container_status(pod)["containerID"], restarts(pod))
         return found
 
+    async def drill(self, kind: str, member: Member, **spec: Any) -> None:
+        """Carried out by the agent of the member's node."""
+        body = {"metadata": {"generateName": f"{kind}-"}, "spec": {"type": kind, "node": member.node, **spec}}
+        made = await self.api.create(Drill, body)
+
+        async def is_over() -> Drill | None:
+            found = await self.api.get(Drill, made.name)
+            return found if found.status.phase not in ("Pending", "Running") else None
+
+        done = await until(f"a {kind}", is_over)
+        assert done is not None
+        assert done.status.phase == "Done", done
+
     async def training_process(self, member: Member) -> int:
         """The pid, on this machine, of the program below the launcher."""
         pod = await self.rig.pod(member.pod)
@@ -203,8 +217,26 @@ async def test_a_rule_about_a_log_decides_on_a_real_kubelet(heart: Heart) -> Non
     assert (failed.status.reason, failed.status.attempt) == ("RuleFail", 3), "two ran, and the third only ends them"
     assert "oom" in failed.status.message
 
+    ranks = {member.pod for member in failed.status.members}
 
-async def test_row_60_the_promises_hold_on_a_real_kubelet(heart: Heart, agent: Agent) -> None:
+    async def have_ended() -> bool:
+        pods = (await heart.api.list(Pod, heart.rig.namespace)).items
+        return {pod.name for pod in pods} == ranks and all(pod.status.phase == "Succeeded" for pod in pods)
+
+    await until("its ranks to have ended, and to be there", have_ended)
+    for name in ranks:
+        assert restarts(await heart.rig.pod(name)) == 0, "nobody starts them again"
+        assert MARKER.search(await heart.rig.output(name)), "kubectl logs shows what it wrote"
+
+    async def is_free() -> bool:
+        nodes = (await heart.api.list(NodeDevices)).items
+        return not any(node.observed.holdings for node in nodes)
+
+    await until("their devices to be free", is_free)
+
+
+@pytest.mark.usefixtures("agent")
+async def test_row_60_the_promises_hold_on_a_real_kubelet(heart: Heart) -> None:
     heart.let_run_to(STOP_AT)
     await heart.api.create(TrainingJob, heart.job())
     await heart.trained_to(STOP_AT, attempt=1)
@@ -227,7 +259,7 @@ async def test_row_60_the_promises_hold_on_a_real_kubelet(heart: Heart, agent: A
     spared = await heart.until("the spare", _parked)
     spare = next(s for s in spared.status.spares if s.parked)
     victim = spared.status.members[1]
-    agent.inject_fault(victim.devices[0], "xid-79")
+    await heart.drill("device-fail", victim, device=victim.devices[0], code="xid-79")
     promoted, first = await heart.trained_to(STOP_AT, attempt=3)
     now = {m.rank: m.uid for m in promoted.status.members}
     assert now[1] == spare.uid
@@ -243,14 +275,15 @@ async def test_row_60_the_promises_hold_on_a_real_kubelet(heart: Heart, agent: A
     )
 
 
-async def test_pods_without_devices_restart_in_place_too(heart: Heart, agent: Agent) -> None:
+@pytest.mark.usefixtures("agent")
+async def test_pods_without_devices_restart_in_place_too(heart: Heart) -> None:
     """No plugin hands them anything: launcher and socket reach them by hostPath."""
     heart.let_run_to(STOP_AT)
     await heart.api.create(TrainingJob, heart.job(replicas=2, gpus=0, spares=0))
     calm, _ = await heart.trained_to(STOP_AT, attempt=1, ranks=2)
     members = calm.status.members
     before = await heart.containers(members)
-    os.kill(await heart.training_process(members[1]), signal.SIGKILL)
+    await heart.drill("process-kill", members[1], pod=members[1].pod, namespace=heart.rig.namespace)
     restarted, first = await heart.trained_to(STOP_AT, attempt=2, ranks=2)
     assert [m.uid for m in restarted.status.members] == [m.uid for m in members]
     assert {rank: line["resumed"] for rank, line in first.items()} == {0: SAVED, 1: SAVED}

@@ -114,6 +114,38 @@ def test_a_token_that_names_no_node_writes_nothing(plane: ControlPlane, ledger: 
     refused("WrongNode", lambda: nobody.patch(f"{ledger}/status{DRY}", {"status": {"model": "forged"}}))
 
 
+DRILLS = "/apis/remuda.dev/v1alpha1/drills"
+
+
+@pytest.fixture(scope="module")
+def drills(plane: ControlPlane) -> dict[str, str]:
+    """By node, "" for one that names none: paths of drills."""
+    spec = {"type": "process-kill", "pod": "p", "namespace": "default"}
+    found = {}
+    for node in (HERE, THERE, ""):
+        body = {"apiVersion": "remuda.dev/v1alpha1", "kind": "Drill", "metadata": {"name": f"on-{node or 'none'}"}}
+        done(plane.request("POST", DRILLS, {**body, "spec": {**spec, **({"node": node} if node else {})}}))
+        found[node] = f"{DRILLS}/on-{node or 'none'}"
+    return found
+
+
+@pytest.mark.parametrize("node", [THERE, ""])
+def test_an_agent_answers_no_drill_of_another_node(agent: Bearer, drills: dict[str, str], node: str) -> None:
+    words = f"WrongNode: the agent on node '{HERE}' may not write drills on-{node or 'none'}"
+    refused(words, lambda: agent.patch(f"{drills[node]}/status{DRY}", {"status": {"phase": "Refused"}}))
+
+
+def test_an_agent_answers_the_drills_of_its_node_and_aims_none_elsewhere(agent: Bearer, drills: dict[str, str]) -> None:
+    forged = {"status": {"phase": "Done"}, "spec": {"node": THERE, "pod": "another"}}
+    found = done(agent.patch(f"{drills[HERE]}/status", forged))
+    assert (found["status"], found["spec"]["node"], found["spec"]["pod"]) == ({"phase": "Done"}, HERE, "p")
+    refused("cannot patch resource", lambda: agent.patch(drills[HERE] + DRY, {"spec": {"undo": True}}))
+    body = {"apiVersion": "remuda.dev/v1alpha1", "kind": "Drill", "metadata": {"name": "mine"}}
+    spec = {"type": "node-lost", "node": HERE}
+    refused("cannot create resource", lambda: agent.request("POST", DRILLS + DRY, {**body, "spec": spec}))
+    refused("cannot delete resource", lambda: agent.request("DELETE", drills[HERE] + DRY))
+
+
 def lease(name: str, **spec: Any) -> dict[str, Any]:
     times = {"renewTime": "2099-01-01T00:00:00.000000Z", "leaseDurationSeconds": 40, **spec}
     meta = {"name": name, "namespace": "kube-node-lease"}
@@ -170,11 +202,11 @@ def test_an_agent_describes_the_gpus_of_its_node(agent: Bearer) -> None:
 # --- the manager's ------------------------------------------------------------------------------------------------------
 
 
-def a_pod(gpus: int = 0, name: str = "one") -> dict[str, Any]:
+def a_pod(gpus: int = 0, name: str = "one", namespace: str = "default") -> dict[str, Any]:
     """As the manager makes it for a job."""
     job = a_job().gpus(gpus).template(containers=[{"name": "main", "image": "i", "command": ["train"]}]).build()
     body = build_job_pod(job, job.spec.roles[0], 0, spare=False, domain="")
-    body["metadata"] |= {"name": name, "namespace": "default"}
+    body["metadata"] |= {"name": name, "namespace": namespace}
     body["metadata"]["ownerReferences"][0]["uid"] = "6f0c2a0e-0000-4000-8000-000000000001"
     return copy.deepcopy(manager_kubelet_form("/var/lib/remuda").rewrite(body))
 
@@ -270,6 +302,10 @@ PRIVILEGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "a directory": _host_path("mine", "/etc"),
     "our name, another directory": _host_path("remuda-alloc", "/"),
     "our directory, another name": _host_path("mine", "/var/lib/remuda/alloc"),
+    "checkpoints of every job": _host_path("remuda-checkpoints", "/var/lib/remuda/checkpoints"),
+    "checkpoints of another job": _host_path(
+        "remuda-checkpoints", "/var/lib/remuda/checkpoints/default/other-12345678"
+    ),
     "every allocation": _all_allocations,
     "the allocation of another": _of_another,
     "the allocation that a ConfigMap names": _of_configuration,
@@ -302,8 +338,7 @@ def test_an_administrator_lifts_it_by_a_label_of_the_namespace(
     assert space.status == 201, space
     for account in ("default", "strong"):
         done(plane.request("POST", f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": account}}))
-    body = a_pod()
-    body["metadata"]["namespace"] = name
+    body = a_pod(namespace=name)
     body["spec"]["serviceAccountName"] = "strong"
     wait_until("the label to be seen", lambda: manager.request("POST", pods(name) + DRY, body).status == 201)
     body["spec"]["hostPID"] = True

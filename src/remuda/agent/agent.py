@@ -31,6 +31,7 @@ from remuda.agent.node_labels import NodeLabelWriter
 from remuda.agent.node_reporter import (
     BOOT,
     DEVICES,
+    DOOR,
     HOLDINGS,
     LAUNCHERS,
     LINKS,
@@ -67,7 +68,8 @@ class Agent:
     """Implements `link.allocation_port.NodeAgent`. Make it, `await start()`, hand it to the node; `await stop()` in the end.
 
     `resources`: the kubelet's podresources. With it nobody tells the agent whose an allocation is or when a pod is gone; it
-    finds out. Without it the node in this process says so. `pods`: the pods bound to this node. `stalls`: those of this process,
+    finds out. Without it the node in this process says so. `pods`: the pods bound to this node, as fresh as can be;
+    `watched_pods`: the same as a watch shows them, for looks that come again and again. `stalls`: those of this process,
     which somebody watches. `elapsed`: by which it is vouched for; it never goes back.
     """
 
@@ -81,6 +83,7 @@ class Agent:
         board: ProgressBoard,
         clock: Callable[[], float],
         pods: BoundPods | None = None,
+        watched_pods: BoundPods | None = None,
         resources: PodResourcesPort | None = None,
         token: Callable[[], str] = lambda: uuid4().hex[:8],
         stalls: OwnStalls | None = None,
@@ -139,9 +142,11 @@ class Agent:
                 self.inventory,
                 self.launchers,
                 resources=resources,
-                pods=lambda: self.pods(),
+                pods=watched_pods or (lambda: self.pods()),
                 clock=clock,
                 changed=lambda: self.reporter.mark(HOLDINGS),
+                hands_out=config.mode == DP,
+                checkpoint_root=config.checkpoint_root,
             )
             self.grants.recheck = self.holdings.look
             self.launchers.links.meet = self.holdings.meet
@@ -310,6 +315,12 @@ class Agent:
     def vouch(self, seconds: float) -> None:
         self.launchers.vouch(seconds)
 
+    def open_door(self, place: str) -> None:
+        """Peers ask there for copies of checkpoints; "" = nowhere."""
+        self.renderer.door = place
+        if self._is_open:
+            self.reporter.mark(DOOR)
+
     # --- devices --------------------------------------------------------------------------------------------------------
 
     def inject_fault(self, device: str, code: str, heals: str = "") -> None:
@@ -320,7 +331,7 @@ class Agent:
             raise Refusal(
                 "RealHardware",
                 f"The devices of {self.config.node} are real and cannot be broken on purpose.",
-                "Run this drill on an embedded cluster, or on an agent with --backend fake.",
+                "Run this drill in `remuda up`, or on an agent with --backend fake.",
             )
         return self._backend
 

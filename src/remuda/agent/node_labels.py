@@ -22,12 +22,13 @@ import structlog
 from remuda.agent.hardware.backend_port import DeviceBackend, NodeFacts
 from remuda.api.devices import ObservedDevice
 from remuda.api.kubernetes.core_v1 import Node
+from remuda.api.names import ANNOTATION_WRITTEN_LABELS
 from remuda.kube.cluster import Cluster
 
 log = structlog.get_logger(__name__)
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 30.0
-WRITTEN = "remuda.dev/written-labels"
+WRITTEN = ANNOTATION_WRITTEN_LABELS
 DISCOVERY_STAMP = "nvidia.com/gfd.timestamp"
 AMD = "amd.com/"
 

@@ -35,7 +35,7 @@ from remuda.kube.cluster import Cluster
 
 log = structlog.get_logger(__name__)
 
-MODEL, BOOT, DEVICES, LINKS, LAUNCHERS, PLUGINS, HOLDINGS, SIGNALS = PARTS = (
+MODEL, BOOT, DEVICES, LINKS, LAUNCHERS, PLUGINS, HOLDINGS, SIGNALS, DOOR = PARTS = (
     "model",
     "boot",
     "devices",
@@ -44,6 +44,7 @@ MODEL, BOOT, DEVICES, LINKS, LAUNCHERS, PLUGINS, HOLDINGS, SIGNALS = PARTS = (
     "plugins",
     "holdings",
     "signals",
+    "door",
 )
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
@@ -84,7 +85,7 @@ class NodeReporter:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RETRY_MAX_S)
             else:
-                empty: JsonObject = {part: "" if part in (MODEL, BOOT) else [] for part in PARTS}
+                empty: JsonObject = {part: "" if part in (MODEL, BOOT, DOOR) else [] for part in PARTS}
                 self._written = {**empty, **to_wire(found.observed)}
                 self._uid = found.uid
                 return found
@@ -193,6 +194,7 @@ class ReportRenderer:
         self._plugin_set = plugin_set
         self._found = found
         self._intake = signal_intake
+        self.door = ""  # where peers ask for copies
 
     def render(self, part: str) -> Any:
         """JSON-ready, for `NodeReporter`."""
@@ -209,12 +211,18 @@ class ReportRenderer:
                 return [to_wire(holding) for holding in self.holdings()]
             case "signals":
                 return [to_wire(signal) for signal in self._intake.signals]
+            case "door":
+                return self.door
             case "boot":
                 return self._backend.boot
         return self._backend.model
 
     def holdings(self) -> list[Holding]:
-        return [*self._grants.holdings(), *(self._found.foreign() if self._found else ())]
+        foreign = self._found.foreign() if self._found else []
+        named = {(h.uid, h.container, h.resource) for h in foreign}
+        # What an agent before this one said of a pod, and podresources says again, is one holding.
+        own = [h for h in self._grants.holdings() if (h.uid, h.container, h.resource) not in named]
+        return [*own, *foreign]
 
     def held(self) -> list[Holding]:
         """The same, and what was handed out to a pod that has not said its name yet."""

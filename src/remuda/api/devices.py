@@ -112,6 +112,9 @@ class LauncherReport(UntrustedTimes, frozen=True, rename="camel", omit_defaults=
     hung_since: datetime | None = None
     time: datetime | None = None
     planned: bool = False  # it ended because its node was stopped on purpose
+    per_node: bool = False  # its checkpoints lie on its node alone, and on the one that has copies
+    copied_to: str = ""  # the node that has copies of its checkpoints, of a job without a shared directory
+    not_copied: str = ""  # why no node takes any, while that is so
 
 
 class OrderAnswer(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
@@ -138,6 +141,7 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         Signal
     ] = []  # of the node as a whole: devices missing, driver hanging, kmsg gap; newest last, bounded
     boot: str = ""  # boot id
+    door: str = ""  # host:port, where peers ask for copies of checkpoints; "" = it keeps none
     answers: list[OrderAnswer] = []  # to orders, newest last, bounded
 
 
@@ -224,6 +228,7 @@ class NodeDevices(KObject, frozen=True, rename="camel", omit_defaults=True, kw_o
     # Where agents wrote before there was a status. It counts until the agent has written its status; nobody writes it any more.
     observed_before: Observed | None = msgspec.field(default=None, name="observed")
     verdicts: list[Verdict] = []
+    summary: str = ""  # of the verdicts in a few words, for tables; written with them
     notices: list[Notice] = []  # by the manager
     quarantine: dict[str, QuarantineOrder] = {}  # by device id; a map, so that orders from several hands merge
     withheld: dict[

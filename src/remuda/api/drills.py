@@ -151,7 +151,7 @@ DEFAULT_SECONDS = {DrillKind.NODE_PARTITION: 5.0, DrillKind.SPOT_NOTICE: 120.0, 
 
 
 class DrillSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """`node` says whose embedded node acts; `pod`, `device` or `resource` what it breaks; `code` which fault, say "xid-79".
+    """`node` says where; `pod`, `device` or `resource` what it breaks; `code` which fault, say "xid-79".
     `factor`: how many times slower. `seconds`: how long it lasts, or until a notice comes true. `heals`: what cures the fault
     code, reset | reboot | replace | never; "" = what the fault table says."""
 
@@ -170,7 +170,7 @@ class DrillSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
 
 
 class DrillStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    phase: str = "Pending"  # Pending | Done | Refused | Undone
+    phase: str = "Pending"  # Pending | Running | Done | Refused | Undone
     reason: str = ""
     message: str = ""
     time: datetime | None = None

@@ -14,8 +14,8 @@ from typing import Any
 from remuda.api.names import GROUP
 
 VARIABLE_PREFIX = "REMUDA_"
-VOLUME_ALLOC, VOLUME_BIN = "remuda-alloc", "remuda-bin"
-VOLUMES = (VOLUME_ALLOC, VOLUME_BIN)
+VOLUME_ALLOC, VOLUME_BIN, VOLUME_CHECKPOINTS = "remuda-alloc", "remuda-bin", "remuda-checkpoints"
+VOLUMES = (VOLUME_ALLOC, VOLUME_BIN, VOLUME_CHECKPOINTS)
 MOUNT_ROOT = "/run/remuda"  # in the container
 
 

@@ -27,6 +27,7 @@ ANNOTATION_MIN_DRIVER = "remuda.dev/min-driver"  # "550.54": the driver that the
 ANNOTATION_PREEMPTIBLE = "remuda.dev/preemptible"  # "true": may be ended whenever its devices are needed elsewhere
 ANNOTATION_TEMPLATE = "remuda.dev/template"  # digest of the template that a gang's pod was made from
 ANNOTATION_LAUNCH = "remuda.dev/launch"  # "true": run the container's command under remuda-launch
+IN_CONTAINER = "container"  # its value on a kubelet: the container's own command is the launcher
 
 RESOURCE_GPU = "nvidia.com/gpu"
 
@@ -39,6 +40,8 @@ ANNOTATION_CORDONED_BY = (
 # pods are evicted like all others. See core.remedies.
 ANNOTATION_DRAIN_REQUESTED = "remuda.dev/drain-requested"
 
+LABEL_AGENT = "remuda.dev/agent"  # of a node: "true": an agent runs there (deploy/agent.yaml)
+ANNOTATION_WRITTEN_LABELS = "remuda.dev/written-labels"  # of a node: the labels that its agent wrote, comma separated
 LABEL_RESERVATION = "remuda.dev/reservation"  # of a node: whose it is
 LABEL_CLIQUE = "nvidia.com/gpu.clique"  # of a node: its multi-node NVLink domain, "<cluster uuid>.<clique>"
 
@@ -48,5 +51,6 @@ ANNOTATION_RETRY_ADMISSION = "remuda.dev/retry-admission"  # "true": a pod that 
 ANNOTATION_RETRY_OF = "remuda.dev/retry-of"  # the pod that it is made again for
 ANNOTATION_REJECTIONS = "remuda.dev/rejections"  # of a refused pod: how many of its owner's in a row, this one included
 ANNOTATION_FORGIVEN = "remuda.dev/forgiven-rejections"  # of a Job: uids of refused pods its backoffLimit was raised for
+ANNOTATION_FAILED_BECAUSE = "remuda.dev/failed-because"  # of a Job that was failed with its device: why
 ANNOTATION_GIVEN_UP = "remuda.dev/given-up"  # of a silent node: when an operator said that it is gone for good
 ANNOTATION_REPLACE_UNREACHABLE = "remuda.dev/replace-unreachable-after"  # seconds; see core.foreign

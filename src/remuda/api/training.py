@@ -13,11 +13,13 @@ from typing import ClassVar
 
 import msgspec
 
+from remuda.api.injected_fields import MOUNT_ROOT
 from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.api.meta import Condition, JsonObject, KObject, ObjectMeta, Resource
 from remuda.api.names import GROUP, RESOURCE_GPU, VERSION
 
 UNLIMITED = -1
+VOLUME_PATH = f"{MOUNT_ROOT}/checkpoints"  # where a job's checkpoint volume is mounted when the job names no path
 
 
 class Cause(StrEnum):
@@ -118,13 +120,20 @@ class ResumeFrom(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Where checkpoints go. `path` is shared by all ranks; empty = a directory of the job's own, when the node has one."""
+    """Where checkpoints go. `path` is shared by all ranks; empty = a directory of the job's own on each node. `volume`: mounted
+    there, in every rank's container."""
 
     path: str = ""
+    volume: JsonObject = {}  # a Kubernetes volume source, say {persistentVolumeClaim: {claimName: x}}
     typical_seconds: float = 0.0
     signal: str = "SIGUSR1"  # sent to ask for one; remuda_train answers it
     fall_back: CheckpointFallBack = CheckpointFallBack.HOLD
     resume_from: ResumeFrom | None = None  # `remuda resume JOB --from-step N` writes it
+
+    @property
+    def directory(self) -> str:
+        """In the container, as the job says it; "" = its own on each node."""
+        return self.path or (VOLUME_PATH if self.volume else "")
 
 
 class Budgets(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -329,6 +338,22 @@ class World(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     from_step: int = 0
 
 
+class Resume(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The attempt went on from that step; 0 = from the beginning."""
+
+    attempt: int
+    step: int = 0
+
+
+class RankCopies(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Which nodes have the checkpoints of a rank that are in no shared directory: its home, where they were saved, and the node
+    that has copies of them."""
+
+    rank: int
+    home: str
+    copy: str
+
+
 class Goodput(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """ETTR = (time since the first start - time lost) / time since the first start."""
 
@@ -345,7 +370,9 @@ class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    phase: str = "Pending"
+    phase: str = msgspec.field(
+        default_factory=lambda: "Pending"
+    )  # no plain default: tables show it, so it is always written
     reason: str = ""
     message: str = ""
     attempt: int = 0
@@ -376,6 +403,8 @@ class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     held_roles: list[str] = []  # of those, the ones that do not run yet although the barrier is open
     stage: int = 0  # roles that had ended when the barrier last opened
     checkpoint_request: CheckpointRequest | None = None  # the newest
+    resumes: list[Resume] = []  # which attempt went on from where, as far as it tells what belongs to this history
+    copies: list[RankCopies] = []  # by rank: where its checkpoints are, of a job without a shared directory
     worlds: list[World] = []  # who wrote which checkpoints, oldest first; the last one is the size it runs with
     sizes: dict[str, int] = {}  # ranks of roles that go on with fewer than were asked for
     conditions: list[Condition] = []

@@ -68,6 +68,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "On a real Kubernetes cluster": {
         "manager": ("cluster.manager_command:manager", "Run the scheduler and the controllers."),
         "agent": ("cluster.agent_command:agent", "Run on each node: offer its devices and watch them."),
+        "uninstall": ("cluster.uninstall:uninstall", "Take Remuda off the cluster; jobs may run on."),
     },
 }
 
@@ -99,7 +100,9 @@ HIDDEN: dict[str, str] = {"part": "cluster.part:part"}
 _EPILOG = """\b
 First steps: remuda up -d, then remuda train --gpus 1 -- python train.py
 (in the directory of train.py; from elsewhere, add --workdir DIR).
-`remuda COMMAND --help` explains a command. --state and -n may also follow it.
+`remuda COMMAND --help` explains a command. The options above may also follow it.
+Which cluster: --kubeconfig or --context; else --state; else the one that `remuda up` runs;
+else $KUBECONFIG. `remuda status` says which it is.
 Shell completion, in ~/.bashrc (or zsh_source, fish_source):
   eval "$(_REMUDA_COMPLETE=bash_source remuda)"
 """
@@ -136,12 +139,21 @@ class RootCommand(CommandGroup):
     cls=RootCommand, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option("--state", type=click.Path(path_type=Path), metavar="DIR", help="State directory of the cluster.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A real cluster, instead.  [default: $KUBECONFIG]",
+)
+@click.option("--context", metavar="NAME", help="A context of the kubeconfig other than the current one.")
 @click.option("-n", "--namespace", metavar="NAME", help="Namespace of the jobs.  [default: default]")
 @click.pass_context
-def cli(ctx: click.Context, state: Path | None, namespace: str | None) -> None:
+def cli(
+    ctx: click.Context, state: Path | None, kubeconfig: Path | None, context: str | None, namespace: str | None
+) -> None:
     """Remuda keeps training jobs running on GPUs that fail."""
     session = ctx.ensure_object(Session)
-    session.choose(state, namespace)
+    session.choose(state=state, namespace=namespace, kubeconfig=kubeconfig, context=context)
 
 
 def main(argv: Sequence[str] | None = None, session: Session | None = None) -> int:

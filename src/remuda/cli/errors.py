@@ -6,6 +6,7 @@ A refusal (2) means: nothing was done, change what you asked for. A failure (1) 
 from __future__ import annotations
 
 import difflib
+import re
 
 import click
 
@@ -13,6 +14,7 @@ from remuda.api.errors import AlreadyExists, ApiError, BadRequest, Invalid, NotF
 from remuda.cli.safe_text import printable_line
 
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130
+_RIGHT = re.compile(r'cannot (?P<verb>\w+) resource "(?P<resource>[\w/]+)" in API group "(?P<group>[\w.]*)"')
 
 
 class Failed(Refusal):
@@ -48,6 +50,8 @@ def explain_error(error: BaseException) -> tuple[int, str]:
             bad_input = isinstance(error, NotFound | AlreadyExists | Invalid | BadRequest)
             # The server puts the fix into the message as well, so that other clients see it.
             fix = "" if error.fix and error.fix in error.message else error.fix
+            if error.reason == "Forbidden":
+                fix = _missing_right(error.message) or fix
             return (REFUSED if bad_input else FAILED), _error_line(error.reason, _as_sentence(error.message), fix)
         case TimeoutError():
             return FAILED, _error_line(
@@ -60,6 +64,15 @@ def explain_error(error: BaseException) -> tuple[int, str]:
             what = " ".join(f"{type(error).__name__}: {error}".split())
             fix = "This is a bug in Remuda; REMUDA_DEBUG=1 shows where."
             return FAILED, _error_line("InternalError", _as_sentence(what), fix)
+
+
+def _missing_right(message: str) -> str:
+    """The fix for what RBAC does not allow; "" when somebody else refused."""
+    found = _RIGHT.search(message)
+    if found is None:
+        return ""
+    what, group = found["resource"], f".{found['group']}" if found["group"] else ""
+    return f"Ask for the verb `{found['verb']}` on {what}{group}; deploy/roles.yaml has roles for it."
 
 
 def _error_line(reason: str, message: str, fix: str) -> str:

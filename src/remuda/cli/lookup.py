@@ -11,6 +11,7 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.names import LABEL_GANG
 from remuda.api.selectors import labels_equal
 from remuda.api.training import TrainingJob
+from remuda.cli.allowed import list_if_allowed
 from remuda.cli.jobs.job_screen import JobPicture, take_job_picture
 from remuda.kube.cluster import Cluster
 
@@ -18,9 +19,9 @@ from remuda.kube.cluster import Cluster
 async def find_job_picture(cluster: Cluster, name: str, namespace: str, clock: Callable[[], float]) -> JobPicture:
     job = await find_job(cluster, name, namespace)
     pods = await cluster.list(Pod, namespace, labels=labels_equal({LABEL_GANG: name}))
-    devices = await cluster.list(NodeDevices)
-    nodes = await cluster.list(Node)
-    return take_job_picture(job, pods.items, devices.items, nodes.items, clock())
+    devices = await list_if_allowed(cluster, NodeDevices) or []
+    nodes = await list_if_allowed(cluster, Node) or []
+    return take_job_picture(job, pods.items, devices, nodes, clock())
 
 
 async def find_job(cluster: Cluster, name: str, namespace: str) -> TrainingJob:

@@ -1,4 +1,14 @@
-"""What a command is run with: which state directory and namespace, the clock, and the way to the cluster.
+"""What a command is run with: which cluster and namespace, the clock, and the way there.
+
+Which cluster is meant, by one rule; the first that holds:
+
+  1. --kubeconfig FILE or --context NAME: that cluster
+  2. --state DIR, or $REMUDA_STATE: the embedded cluster of that directory
+  3. the embedded cluster of this user's own directory, while it runs
+  4. $KUBECONFIG: that cluster
+  5. the embedded cluster of this user's own directory, which does not run
+
+A file that kubectl reads without being told (~/.kube/config) is never taken: nobody said so, and it may be anybody's.
 
 Made once per command line and passed through click's context; tests give it another way to a cluster and another clock.
 """
@@ -6,6 +16,8 @@ Made once per command line and passed through click's context; tests give it ano
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 if TYPE_CHECKING:
+    from remuda.kube.client.access import Access
     from remuda.kube.cluster import Cluster
     from remuda.runtime.state_dir import StateDir
 
@@ -31,24 +44,94 @@ class Session:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = state
+        self._kubeconfig: Path | None = None
+        self._context = ""
+        self._access: Access | None = None
+        self._is_chosen = False
         self.asked_namespace: str | None = None
         self._connect = connect
         self.clock = clock
         self._warned: set[str] = set()
 
-    def choose(self, state: Path | None, namespace: str | None) -> None:
+    def choose(
+        self,
+        *,
+        state: Path | None = None,
+        namespace: str | None = None,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+    ) -> None:
         """What the command line says; said twice, the later one (after the command) wins."""
         self._path = state or self._path
+        self._kubeconfig = kubeconfig or self._kubeconfig
+        self._context = context or self._context
         self.asked_namespace = namespace or self.asked_namespace
+
+    @property
+    def access(self) -> Access | None:
+        """The cluster of a kubeconfig, when one is meant."""
+        if not self._is_chosen:
+            self._access, self._is_chosen = self._chosen_access(), True
+        return self._access
+
+    def _chosen_access(self) -> Access | None:
+        named = self._kubeconfig is not None or bool(self._context)
+        if named and self._path is not None:
+            from remuda.api.errors import Refusal
+
+            raise Refusal(
+                "TwoClusters",
+                "--state means the cluster of a directory, --kubeconfig and --context mean another one.",
+                "Leave one of them out.",
+            )
+        if not named:
+            has_state = self._path is not None or "REMUDA_STATE" in os.environ
+            if has_state or not os.environ.get("KUBECONFIG") or self.state.holder() is not None:
+                return None
+        from remuda.kube.client.kubeconfig import load_kubeconfig
+
+        return load_kubeconfig(self._kubeconfig, context=self._context)
+
+    @property
+    def chosen_by(self) -> str:
+        """Why it is that cluster, in a few words."""
+        if self._kubeconfig is not None:
+            return f"--kubeconfig {self._kubeconfig}"
+        if self.access is None:
+            return f"state directory {self.state.path}"
+        return f"--context {self._context}" if self._context else "$KUBECONFIG"
+
+    @property
+    def names_file(self) -> bool:
+        """Whether --kubeconfig was given."""
+        return self._kubeconfig is not None
 
     @property
     def is_embedded(self) -> bool:
         """The cluster is the one of the state directory, so its lock says whether it runs."""
-        return self._connect is None
+        return self._connect is None and self.access is None
+
+    @property
+    def is_real(self) -> bool:
+        """The cluster is that of a kubeconfig."""
+        return self._connect is None and self.access is not None
+
+    def need_embedded(self, command: str) -> None:
+        """For commands that are about the state directory alone."""
+        if self._kubeconfig is not None or self._context:
+            from remuda.api.errors import Refusal
+
+            raise Refusal(
+                "EmbeddedOnly",
+                f"`remuda {command}` is for the cluster that `remuda up` runs on this machine.",
+                "Leave out --kubeconfig and --context.",
+            )
 
     @property
     def namespace(self) -> str:
-        return self.asked_namespace or "default"
+        if self.asked_namespace:
+            return self.asked_namespace
+        return (self.access.namespace if self.is_real and self.access is not None else "") or "default"
 
     @property
     def state(self) -> StateDir:
@@ -58,8 +141,13 @@ class Session:
 
     def command_line(self, words: str) -> str:
         """`remuda <words>` as it works when pasted: with the options that lead to the same cluster and namespace."""
-        words = f"-n {self.namespace} {words}" if self.namespace != "default" else words
-        return self.state.command_line(words) if self.is_embedded else f"remuda {words}"
+        is_default = not self.asked_namespace or self.asked_namespace == "default"
+        words = words if is_default else f"-n {self.asked_namespace} {words}"
+        if self.is_embedded:
+            return self.state.command_line(words)
+        options = [f"--kubeconfig {shlex.quote(str(self._kubeconfig))}"] if self._kubeconfig is not None else []
+        options += [f"--context {shlex.quote(self._context)}"] if self._context else []
+        return " ".join(["remuda", *options, words])
 
     def connect(self) -> contextlib.AbstractAsyncContextManager[Cluster]:
         if self._connect is not None:
@@ -67,8 +155,10 @@ class Session:
         from remuda.cli.program_logs import show_plain_logs
 
         show_plain_logs()
-        from remuda.runtime.cluster_client import connect_to_state
+        from remuda.runtime.cluster_client import connect_to_access, connect_to_state
 
+        if self.access is not None:
+            return connect_to_access(self.access, self._warn)
         return connect_to_state(self.state, self._warn)
 
     def _warn(self, text: str) -> None:
@@ -98,20 +188,19 @@ class CommandGroup(click.Group):
 
 
 def _choose_from_option(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    session = ctx.ensure_object(Session)
-    if param.name == "state":
-        session.choose(value, None)
-    else:
-        session.choose(None, value)
+    ctx.ensure_object(Session).choose(**{str(param.name): value})
 
 
 def with_session(command: F) -> F:
-    """Passes the Session first and accepts --state and -n after the command as well as before it."""
-    for option in (
-        click.option("-n", "--namespace", expose_value=False, hidden=True, callback=_choose_from_option),
-        click.option(
-            "--state", expose_value=False, hidden=True, callback=_choose_from_option, type=click.Path(path_type=Path)
-        ),
+    """Passes the Session first and accepts --state, -n, --kubeconfig and --context after the command as well as before it."""
+    path = click.Path(path_type=Path)
+    for names, type_ in (
+        (("-n", "--namespace"), str),
+        (("--state",), path),
+        (("--kubeconfig",), path),
+        (("--context",), str),
     ):
-        command = option(command)
+        command = click.option(*names, expose_value=False, hidden=True, callback=_choose_from_option, type=type_)(
+            command
+        )
     return cast(F, click.make_pass_decorator(Session, ensure=True)(command))

@@ -24,6 +24,7 @@ from remuda.core.health.agent_liveness import (
     AgentLeaseRenewals,
     liveness_lease_name,
     node_of_liveness_lease,
+    nodes_with_agent,
     unreported_nodes,
 )
 from remuda.core.health.fence_bounds import LONGEST_LEASE_S, promise_s
@@ -186,6 +187,11 @@ class ClusterView:
     def unreported_nodes(self, now: float) -> frozenset[str]:
         leases = (lease.name for lease in self.leases.items())
         return unreported_nodes(self.devices.items(), leases, self.lease_as_seen, now)
+
+    def agentless_nodes(self, now: float) -> frozenset[str]:
+        leases = {lease.name for lease in self.leases.items()}
+        served = nodes_with_agent(self.devices.items(), leases, self.lease_as_seen, now)
+        return frozenset(node.name for node in self.nodes.items()) - served
 
     def is_dead(self, node: str, now: float) -> bool:
         """Its lease ran out: by then its agent has fenced itself, so its ranks may be handed on. Not when most others fell silent
@@ -361,7 +367,13 @@ class ClusterView:
         """`asker`: the gang that looks; what is reserved for it is free to it."""
         nodes, devices, pods = self.nodes.items(), self.devices.items(), self.pods.items()
         picture = build_snapshot(
-            nodes, devices, pods, self.unfit_nodes(now), penalties=self.penalties, reserved=self.reserved()
+            nodes,
+            devices,
+            pods,
+            self.unfit_nodes(now),
+            penalties=self.penalties,
+            reserved=self.reserved(),
+            agentless=self.agentless_nodes(now),
         )
         return picture.opened_to(asker)
 

@@ -28,7 +28,7 @@ from remuda.api.errors import Conflict, NotFound
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject, OwnerReference
-from remuda.api.names import ANNOTATION_DEVICE_FAILED
+from remuda.api.names import ANNOTATION_DEVICE_FAILED, ANNOTATION_FAILED_BECAUSE
 from remuda.api.remedies import Mode
 from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.pod_conditions import write_pod_conditions
@@ -257,7 +257,7 @@ class ForeignController:
         """No further tries: the pod that failed is then one too many."""
         patch: JsonObject = {
             "spec": {"backoffLimit": 0},
-            "metadata": {"annotations": {"remuda.dev/failed-because": why[:1024]}},
+            "metadata": {"annotations": {ANNOTATION_FAILED_BECAUSE: why[:1024]}},
         }
         try:
             await self._cluster.patch(Job, job.name, patch, namespace, when=Preconditions(uid=job.uid))

@@ -1,14 +1,13 @@
 """Rollout controller: the nodes of a NodeRollout, their ledgers and pods -> its status, cordons, drains and orders.
 
 One key per NodeRollout. The status is written first, guarded by its version; what must stand follows from it, so whatever was not
-written after it is written at the next look.
+written after it is written at the next look. The marks of one that is deleted are given back by `abandoned_marks`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
@@ -27,7 +26,6 @@ from remuda.core.remedies.rollout import (
     RolloutPlan,
     is_rollout_order,
     plan_rollout,
-    release_rollout_node,
     rollout_selects_node,
 )
 from remuda.kube.cluster import Cluster, Preconditions
@@ -35,13 +33,6 @@ from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
-
-
-class DeletedRollout(msgspec.Struct, frozen=True):
-    """A roll-out that was deleted, and who may still carry its name."""
-
-    rollout: str
-    nodes: tuple[Node, ...]
 
 
 class RolloutController:
@@ -85,10 +76,10 @@ class RolloutController:
             if pod is not None and pod.spec.node_name:
                 self._on_node(pod.spec.node_name)
 
-    async def observe(self, key: str) -> ObservedRollout | DeletedRollout:
+    async def observe(self, key: str) -> ObservedRollout | None:
         rollout = self._view.rollouts.get(key)
         if rollout is None or rollout.is_deleting:
-            return DeletedRollout(key, tuple(self._view.nodes.items()))
+            return None  # its marks are given back by `abandoned_marks`
         under = {step.node for step in rollout.status.steps}
         nodes = {n.name: n for n in self._view.nodes.items() if rollout_selects_node(rollout, n) or n.name in under}
         ledgers = {name: found for name in nodes if (found := self._view.devices.get(name)) is not None}
@@ -109,15 +100,11 @@ class RolloutController:
         }
         return {name: domain for name, domain in found.items() if domain.name}
 
-    def plan(self, observed: ObservedRollout | DeletedRollout, now: float) -> RolloutPlan | dict[str, JsonObject]:
-        if isinstance(observed, DeletedRollout):
-            patches = {node.name: release_rollout_node(observed.rollout, node) for node in observed.nodes}
-            return {name: patch for name, patch in patches.items() if patch}
-        return plan_rollout(observed, now)
+    def plan(self, observed: ObservedRollout | None, now: float) -> RolloutPlan | None:
+        return plan_rollout(observed, now) if observed is not None else None
 
-    async def apply(self, plan: RolloutPlan | dict[str, JsonObject]) -> float | None:
-        if not isinstance(plan, RolloutPlan):
-            await self._mark_nodes(plan)
+    async def apply(self, plan: RolloutPlan | None) -> float | None:
+        if plan is None:
             return None
         rollout = plan.rollout
         if plan.status != rollout.status:

@@ -21,7 +21,7 @@ from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import TrainingJob, TrainingJobSpec
 from remuda.controllers.cluster_view import ClusterView, is_waiting_preemptible
-from remuda.core.gang.kubelet_pods import KubeletGangPodForm
+from remuda.core.gang.kubelet_pods import KubeletGangPodForm, asks_for_devices, is_host_path_refused
 from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.remedies.policies import BY_JOB
 from remuda.core.scheduling.waiting_gangs import waiting_pod_created_at
@@ -204,6 +204,7 @@ class TrainingController:
             self._view.own_stalls,
             self._lending(job, now),
             self._capacity,
+            on_kubelets=self._form is not None,
         )
         return GangObservation(gang, min(expiries, default=None))
 
@@ -321,7 +322,7 @@ class TrainingController:
 
     async def _create(self, job: TrainingJob, body: JsonObject) -> None:
         try:
-            pod = await self._cluster.create(Pod, self._form.rewrite(body) if self._form else body)
+            pod = await self._create_in_form(job, body)
         except AlreadyExists:
             pod = await self._cluster.get(Pod, body["metadata"]["name"], job.namespace)
             owner = pod.owner("TrainingJob")
@@ -331,6 +332,16 @@ class TrainingController:
         seen = self._view.pods.get(pod.name, pod.namespace)
         if seen is None or seen.uid != pod.uid:
             self._made.setdefault((job.namespace, job.name), {})[pod.uid] = (self._clock(), pod)
+
+    async def _create_in_form(self, job: TrainingJob, body: JsonObject) -> Pod:
+        if self._form is None:
+            return await self._cluster.create(Pod, body)
+        try:
+            return await self._cluster.create(Pod, self._form.rewrite(body, job.spec.checkpoint))
+        except ApiError as error:
+            if not (is_host_path_refused(error.message) and asks_for_devices(body)):
+                raise
+        return await self._cluster.create(Pod, self._form.rewrite(body, job.spec.checkpoint, by_plugin=True))
 
     def _pods(self, key: Key) -> list[Pod]:
         """The gang's pods: those the informer shows, and those made here that it has yet to show. Without these a look that
@@ -414,4 +425,5 @@ def _observed_member_progress(beat: PodProgress | None) -> MemberProgress | None
         checkpoint_seconds=beat.checkpoint_seconds,
         total_steps=beat.last.total_steps,
         kept=beat.kept,
+        safe=beat.last.safe,
     )

@@ -35,7 +35,7 @@ from remuda.core.health.agent_liveness import (
 )
 from remuda.core.health.correlation import NVSWITCH_FAILED, DomainSuspect
 from remuda.core.health.findings import NodeFindings, find_findings
-from remuda.core.health.ledger import judge_devices, judge_node
+from remuda.core.health.ledger import judge_devices, judge_node, verdicts_summary
 from remuda.core.health.node_notices import is_health_notice_held_down, judge_node_notices, notice_hold_ends_at
 from remuda.core.health.signal_fusion import classify_device_signals, debounce_ends_at
 from remuda.core.health.streamed_signals import StreamedSignals
@@ -84,6 +84,7 @@ class NodeJudged(msgspec.Struct, frozen=True):
             old,
             metadata=new.metadata,
             verdicts=self.verdicts,
+            summary=old.summary if self.verdicts == old.verdicts else verdicts_summary(self.verdicts),
             notices=self.notices,
             history={**old.history, **self.found.history},
         )
@@ -302,6 +303,7 @@ def _node_devices_patch(planned: NodeJudged) -> JsonObject:
         patch["observed"] = None
     if planned.verdicts != planned.node.verdicts:
         patch["verdicts"] = [to_wire(v) for v in planned.verdicts]
+        patch["summary"] = verdicts_summary(planned.verdicts)
     if planned.notices != planned.node.notices:
         patch["notices"] = [to_wire(n) for n in planned.notices]
     if planned.orders:

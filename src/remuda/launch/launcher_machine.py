@@ -52,6 +52,7 @@ from remuda.launch.protocol import (
     SIGNALS,
     STOPPING,
     Checkpoint,
+    End,
     Exited,
     Fence,
     Heartbeat,
@@ -112,6 +113,7 @@ class LaunchMachine:
         self._hang_s = HANG_S  # that the look takes when it is next said that it has not ended
         self._terminating = False
         self._done = False
+        self._is_job_over = False  # nobody is to start the container again
         self._code = NO_CHILD_CODE  # to exit with
         self._outbox: dict[type[SmallRecord], ToAgent] = {}
         self._pending: Heartbeat | None = None  # waits for the rate limit
@@ -178,6 +180,9 @@ class LaunchMachine:
                     self._out.append(SignalChild(SIGNALS[message.signal], group=False))
         elif isinstance(message, Fence):
             self._on_fence(now)
+        elif isinstance(message, End):
+            self._is_job_over = True
+            self._terminate(now, message.grace)
         return self._actions()
 
     def child_started(self, now: float, attempt: int, pid: int) -> list[Action]:
@@ -269,16 +274,7 @@ class LaunchMachine:
 
     def terminate(self, now: float) -> list[Action]:
         """SIGTERM to the launcher. Repeats change nothing: the grace already runs."""
-        if not self._terminating:
-            self._terminating = True
-            self._held_start = None
-            self._stop_looking()
-            if self.state != EXITED:
-                self._code = NO_CHILD_CODE
-                self.state = STOPPING
-            if self.child is not None:
-                self._stop_child(now, SIGNALS["TERM"], self.identity.stop_grace)
-            self._proceed(now)
+        self._terminate(now, self.identity.stop_grace)
         return self._actions()
 
     def timer(self, now: float) -> list[Action]:
@@ -304,6 +300,18 @@ class LaunchMachine:
         return self._actions()
 
     # --- decisions ----------------------------------------------------------------------------------------------------
+
+    def _terminate(self, now: float, grace: float) -> None:
+        if not self._terminating:
+            self._terminating = True
+            self._held_start = None
+            self._stop_looking()
+            if self.state != EXITED:
+                self._code = NO_CHILD_CODE
+                self.state = STOPPING
+            if self.child is not None:
+                self._stop_child(now, SIGNALS["TERM"], grace)
+            self._proceed(now)
 
     def _on_stop(self, now: float, stop: Stop) -> None:
         if stop.attempt < self.floor:
@@ -492,7 +500,7 @@ class LaunchMachine:
     def _exit(self) -> None:
         if not self._done:
             self._done = True
-            self._out.append(Exit(self._code))
+            self._out.append(Exit(0 if self._is_job_over else self._code))
 
     # --- talking ------------------------------------------------------------------------------------------------------
 

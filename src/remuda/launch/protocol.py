@@ -155,8 +155,15 @@ class Vouch(SmallRecord):
     at: float | None = None
 
 
+class End(SmallRecord):
+    """The job is over and the pod stays for its log: end what runs within `grace` seconds, and leave with 0, so that nobody
+    starts the container again."""
+
+    grace: float = 2.0
+
+
 ToAgent = Hello | Ready | Running | Exited | Heartbeat
-ToLauncher = Stop | Start | Checkpoint | Fence | Vouch
+ToLauncher = Stop | Start | Checkpoint | Fence | Vouch | End
 Message = ToAgent | ToLauncher
 
 
@@ -264,6 +271,7 @@ _MESSAGES: "dict[str, tuple[type[SmallRecord], dict[str, tuple[str, Callable[[ob
     "checkpoint": (Checkpoint, {"deadline": ("deadline", _seconds_field), "signal": ("signal", _optional_field(_signal_field)),
                                 "step": ("step", _count_field)}),
     "fence": (Fence, {}),
+    "end": (End, {"grace": ("grace", _seconds_field)}),
     "vouch": (Vouch, {"seconds": ("seconds", _optional_field(_seconds_field)), "manager": ("manager", _text_field),
                       "at": ("at", _optional_field(_seconds_field))}),
 }  # fmt: skip

@@ -58,6 +58,10 @@ class HardwareFaultLink(Protocol):
 
     def set_speed(self, device: str, speed: float) -> None: ...
 
+    def throttle(self, device: str, *reasons: str) -> None:
+        """Its clocks are held down for these reasons (hw-thermal, power-brake); none lets go."""
+        ...
+
     def mend(self, device: str) -> None:
         """Whatever it was, it is over: the next probe passes and says so."""
         ...

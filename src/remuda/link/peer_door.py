@@ -1,7 +1,10 @@
-"""Peers ask each other one thing, over TLS with certificates on both sides: whether the API can be reached.
+"""Peers ask each other, over TLS with certificates on both sides, whether the API can be reached.
 
     asker -> door   "reach?\\n"
     door -> asker   "reaches\\n" | "cut\\n" | "unsure\\n"
+
+Another first line may be the begin of another talk (`further`, by its first line; see `link.copy_wire`). Once it is said, the
+connection is out of this door's bounds and under those of whoever talks: it takes nobody's place who asks `reach?`.
 
 Whoever has no certificate of a CA that the manager named gets no word, and makes this node do nothing but one handshake.
 Everything is bounded: connections in all and of one address, the time for all of it, the line. The asker takes only the word of
@@ -27,6 +30,9 @@ MAX_OPEN, MAX_OPEN_FROM_ONE = 256, 8
 DOOR_S = 5.0  # for one connection, from first to last byte
 
 Answer = Callable[[], Awaitable[str]]
+Talk = Callable[
+    [asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]
+]  # the last: the node that its certificate names
 
 
 class PeerDoor:
@@ -35,6 +41,7 @@ class PeerDoor:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self.tls: ssl.SSLContext | None = None
+        self.further: dict[bytes, Talk] = {}
         self._open: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
 
@@ -61,10 +68,13 @@ class PeerDoor:
             writer.transport.abort()
             return
         self._open[host] += 1
+        talk: Talk | None = None
         try:
             async with asyncio.timeout(DOOR_S):
                 await writer.start_tls(tls, ssl_handshake_timeout=DOOR_S)
-                if await reader.readline() == QUESTION:
+                line = await reader.readline()
+                talk = self.further.get(line)
+                if line == QUESTION:
                     word = await self._answer()
                     if self.tls is not None:
                         writer.write(f"{word}\n".encode())
@@ -74,10 +84,23 @@ class PeerDoor:
         except (OSError, EOFError, TimeoutError, ValueError) as error:
             log.debug("peers.not_answered", host=host, error=str(error) or type(error).__name__)
         finally:
-            writer.transport.abort()
+            if talk is None:
+                writer.transport.abort()
             self._open[host] -= 1
             if not self._open[host]:
                 del self._open[host]
+        if talk is not None:
+            try:
+                await talk(reader, writer, node_of_peer(writer))
+            finally:
+                writer.transport.abort()
+
+
+def node_of_peer(writer: asyncio.StreamWriter) -> str:
+    """Whom the other side's certificate names; "" when it names nobody, or several."""
+    shown = writer.get_extra_info("peercert") or {}
+    names = [name for kind, name in shown.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+    return names[0] if len(names) == 1 else ""
 
 
 async def ask_peers(places: Iterable[PeerPlace], tls: ssl.SSLContext, within_s: float) -> dict[str, str]:

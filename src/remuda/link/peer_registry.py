@@ -82,7 +82,8 @@ class PeerRegistry:
         peers = tuple(self._places.get(place.node, place) for place in chosen)  # a map may be older than a place
         if node in self._places:
             self._told[node] = tuple(place.node for place in peers)
-        return LinkPeers(asked.id, certificate, self._authority.ca, peers, self._seconds(node))
+        apart = self._peer_map(now).apart_from(node, peers)
+        return LinkPeers(asked.id, certificate, self._authority.ca, peers, self._seconds(node), apart=apart)
 
     def outdated(self) -> frozenset[str]:
         """Nodes that were told of one that has moved since. Each is named once, and gets the new place when it asks."""

@@ -31,6 +31,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     time: float = 0.0
     total_steps: int | None = None
     kept: int | None = None
+    safe: tuple[int, ...] | None = None  # the newest checkpoints that outlive the node; None = all that are kept do
 
 
 class PodProgress(msgspec.Struct, frozen=True):

@@ -84,6 +84,7 @@ class LinkPeers(msgspec.Struct, frozen=True, tag_field="type", tag="peers"):
     peers: tuple[PeerPlace, ...] = ()
     seconds: float = 0.0
     error: str = ""
+    apart: tuple[str, ...] = ()  # of the peers, those in another failure domain than the node itself
 
 
 class LinkRefused(msgspec.Struct, frozen=True, tag_field="type", tag="refused"):

@@ -201,10 +201,14 @@ def _is_plausible_streamed_past(past: PodPast) -> bool:
     return True
 
 
+MAX_SAFE = 16  # steps that a heartbeat names; agents name half of that
+
+
 def _is_plausible_streamed_heartbeat(beat: Heartbeat) -> bool:
     spans = (beat.step_seconds, beat.self_seconds, beat.checkpoint_seconds, beat.time)
-    counts = (beat.step, beat.attempt, beat.checkpoint, beat.total_steps, beat.kept)
-    return all(map(are_plausible_seconds, spans)) and all(map(is_plausible_count, counts))
+    safe = beat.safe or ()
+    counts = (beat.step, beat.attempt, beat.checkpoint, beat.total_steps, beat.kept, *safe)
+    return len(safe) <= MAX_SAFE and all(map(are_plausible_seconds, spans)) and all(map(is_plausible_count, counts))
 
 
 def _shortened_streamed_signal(signal: Signal) -> Signal:

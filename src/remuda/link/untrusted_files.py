@@ -47,7 +47,8 @@ def untrusted_directory(root: str | Path, path: str = ".") -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _untrusted_file(root: str | Path, path: str) -> Iterator[tuple[int, os.stat_result]]:
+def untrusted_regular_file(root: str | Path, path: str) -> Iterator[tuple[int, os.stat_result]]:
+    """Its descriptor, and what it was when it was opened. Its size may change while it is read."""
     *above, name = _steps(path)
     with untrusted_directory(root, "/".join(above) or ".") as directory:
         fd = os.open(name, _FILE, dir_fd=directory)
@@ -64,7 +65,7 @@ def _untrusted_file(root: str | Path, path: str) -> Iterator[tuple[int, os.stat_
 
 def read_untrusted_file(root: str | Path, path: str, limit: int) -> bytes:
     """The whole file. UnfitFile when it is larger than `limit`, also when it grows while it is read."""
-    with _untrusted_file(root, path) as (fd, found):
+    with untrusted_regular_file(root, path) as (fd, found):
         if found.st_size > limit:
             raise UnfitFile(path, f"has {found.st_size} bytes (limit {limit})")
         data = _read_up_to(fd, limit + 1)
@@ -75,7 +76,7 @@ def read_untrusted_file(root: str | Path, path: str, limit: int) -> bytes:
 
 def read_untrusted_end(root: str | Path, path: str, size: int) -> bytes:
     """The last `size` bytes of the file, which may be of any length."""
-    with _untrusted_file(root, path) as (fd, found):
+    with untrusted_regular_file(root, path) as (fd, found):
         os.lseek(fd, max(0, found.st_size - size), os.SEEK_SET)
         return _read_up_to(fd, size)
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import yaml
 
 from remuda.api.errors import Refusal
+from remuda.kube.client.access import Access
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.cluster import Cluster
 from remuda.runtime.state_dir import StateDir
@@ -29,9 +30,19 @@ async def connect_to_state(state: StateDir, warn: Callable[[str], None] | None =
         raise Refusal(
             "ClusterNotRunning",
             f"No cluster is running in {state.path}.",
-            f"Start one with `{state.command_line('up -d')}`, or choose another state directory with --state.",
+            f"Start one with `{state.command_line('up -d')}`, choose another state directory with --state, or name a "
+            "real cluster with --kubeconfig.",
         )
     async with HttpCluster(uds=state.socket) as cluster:
+        if warn is not None:
+            cluster.transport.warn = warn
+        yield cluster
+
+
+@contextlib.asynccontextmanager
+async def connect_to_access(access: Access, warn: Callable[[str], None] | None = None) -> AsyncIterator[Cluster]:
+    """The cluster of a kubeconfig. What may be done there is what its API allows."""
+    async with HttpCluster(access=access) as cluster:
         if warn is not None:
             cluster.transport.warn = warn
         yield cluster

@@ -11,7 +11,11 @@ import math
 import random
 from collections.abc import Callable
 
+from remuda.api.drills import Drill
+from remuda.controllers.abandoned_marks import AbandonedMarksController
 from remuda.controllers.cluster_view import ClusterView
+from remuda.controllers.device_annotations import DeviceAnnotationController
+from remuda.controllers.drills import DrillController
 from remuda.controllers.foreign_workloads import WORKERS as FOREIGN_WORKERS
 from remuda.controllers.foreign_workloads import ForeignController, ForeignSettings
 from remuda.controllers.idle_devices import IdleController
@@ -35,6 +39,7 @@ from remuda.kube.client.webhooks import HttpWebhookClient, WebhookClient
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.controller import run_controller
 from remuda.kube.runtime.events import EventRecorder
+from remuda.kube.runtime.informer import Informer
 from remuda.kube.runtime.stall_watch import watch_api_writes, watch_loop_lag
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.link.progress_board import ProgressBoard
@@ -86,12 +91,14 @@ class ControlPlane:
         self._paces: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
         self._foreign: WorkQueue[str] = WorkQueue(jitter=chance.random)
         self._idle: WorkQueue[str] = WorkQueue(jitter=chance.random)
+        self._renamed: WorkQueue[str] = WorkQueue(jitter=chance.random)
         self._told: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
         self._subjects: WorkQueue[tuple[str, ...]] = WorkQueue(jitter=chance.random)
         self._remedied: WorkQueue[str] = WorkQueue(jitter=chance.random)
         self._policies: WorkQueue[str] = WorkQueue(jitter=chance.random)
         self._rollouts: WorkQueue[str] = WorkQueue(jitter=chance.random)
         self._tainted: WorkQueue[str] = WorkQueue(jitter=chance.random)
+        self._marked: WorkQueue[str] = WorkQueue(jitter=chance.random)
         view = self.view
         self._events = EventRecorder(cluster, clock)
         self.scheduler = Scheduler(
@@ -105,10 +112,12 @@ class ControlPlane:
             penalties=view.penalties,
             reserved=view.reserved,
             unreported=view.unreported_nodes,
+            agentless=view.agentless_nodes,
             events=self._events.source("remuda-scheduler"),
         )
         self.verdicts = VerdictController(cluster, view, self._nodes, events=self._events.source("remuda-failure"))
         self.idle = IdleController(cluster, view, self._idle, events=self._events.source("remuda-idle"))
+        self.device_annotations = DeviceAnnotationController(cluster, view, self._renamed)
         self.remedy_table = RemedyTable(view)
         # Where kubelets run the pods, a node that does not answer may still do so, and others' controllers count the failures.
         settings = ForeignSettings() if form is None else ForeignSettings(unreachable_s=None, forgives=True)
@@ -141,6 +150,11 @@ class ControlPlane:
         if form is not None:  # the embedded cluster has no claims
             told = self._events.source("remuda-remedies")
             self.taints = TaintController(view, self._tainted, TaintRules(cluster), events=told)
+        self._drills: Informer[Drill] | None = None
+        if form is not None:  # embedded nodes answer all drills themselves
+            self._drilled: WorkQueue[str] = WorkQueue(jitter=chance.random)
+            self._drills = Informer(cluster, Drill, jitter=chance.random)
+            self.drills = DrillController(cluster, view, self._drills, self._drilled, clock)
         self.policies = PolicyController(
             cluster, view, self.remedy_table, self._policies, events=self._events.source("remuda-remedies")
         )
@@ -155,6 +169,9 @@ class ControlPlane:
         )
         self.rollouts = RolloutController(
             cluster, view, self._rollouts, events=self._events.source("remuda-rollouts"), hook_kinds=hook_kinds
+        )
+        self.marks = AbandonedMarksController(
+            cluster, view, self._marked, events=self._events.source("remuda-remedies")
         )
         told = self._events.source("remuda-training")
         size = None if nodes_on_demand else view.capacity
@@ -184,14 +201,20 @@ class ControlPlane:
             group.create_task(curing, name="remedies")
             group.create_task(run_controller("policies", self._policies, self.policies, self._clock), name="policies")
             group.create_task(run_controller("rollouts", self._rollouts, self.rollouts, self._clock), name="rollouts")
+            group.create_task(run_controller("marks", self._marked, self.marks, self._clock), name="marks")
             if self.taints is not None:
                 self.taints.begin()
                 group.create_task(run_controller("taints", self._tainted, self.taints, self._clock), name="taints")
+            if self._drills is not None:
+                group.create_task(self._drills.run(), name="informer-drills")
+                group.create_task(run_controller("drills", self._drilled, self.drills, self._clock), name="drills")
             judging = run_controller("verdicts", self._nodes, self.verdicts, self._clock, WORKERS)
             group.create_task(judging, name="verdicts")
             watching = run_controller("foreign", self._foreign, self.foreign, self._clock, FOREIGN_WORKERS)
             group.create_task(watching, name="foreign")
             group.create_task(run_controller("idle", self._idle, self.idle, self._clock), name="idle")
+            naming = run_controller("device-annotations", self._renamed, self.device_annotations, self._clock)
+            group.create_task(naming, name="device-annotations")
             group.create_task(run_controller("training", self._jobs, self.training, self._clock), name="training")
             group.create_task(
                 run_controller("stragglers", self._paces, self.stragglers, self._clock), name="stragglers"

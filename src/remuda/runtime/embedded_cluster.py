@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from remuda.agent.agent import Agent
 from remuda.api.errors import AlreadyExists
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import KObject, ObjectMeta
@@ -59,12 +60,13 @@ class EmbeddedCluster(ClusterParts):
         mass_silence: MassSilenceRule | None = None,
         is_manager_heard: Callable[[str], bool] = lambda node: True,
         host: PodHost | None = None,
+        checkpoints_of: Callable[[Agent], SimulatedCheckpoints] | None = None,
     ) -> None:
         """`checkpoints`: what simulated pods find on the shared file system. `manager_api` wraps the port that a control
         plane is given, each time one is made, `machine_api` that of the nodes and agents: there their calls can be watched,
         held up, or made to fail. `is_api_only`: manager and machines are other processes of this cluster. `guards_stalls`:
         False lets tests see what happens without that guard. `is_manager_heard`: by that node, beside the API.
-        `host`: what pods run on."""
+        `host`: what pods run on. `checkpoints_of`: of each node, where they share no file system."""
         self.config = config
         self.store = ObjectStore(journal, may_stay_in_memory=is_lease_renewal)
         self.api = LocalCluster(self.store, clock=clock, new_uid=new_uid, admission=admission)
@@ -89,6 +91,7 @@ class EmbeddedCluster(ClusterParts):
             checkpoints=checkpoints,
             share=NONE if is_api_only else ALL,
             vouch=self._vouch,
+            checkpoints_of=checkpoints_of,
         )
         super().__init__(machines)
         self.control = self._control_plane()

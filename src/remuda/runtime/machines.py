@@ -25,7 +25,7 @@ from remuda.api.training import TrainingJob
 from remuda.core.health.own_stalls import OwnStalls
 from remuda.embedded.node.container_environment import base_process_environment
 from remuda.embedded.node.devices.device_service import PLUGINS, KubeletDeviceSettings
-from remuda.embedded.node.drills import DrillRunner
+from remuda.embedded.node.drill_actions import DrillActions
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.machine_info import machine_info, node_addresses
 from remuda.embedded.node.node import EmbeddedNode
@@ -42,6 +42,7 @@ from remuda.kube.runtime.events import EventRecorder
 from remuda.kube.runtime.informer import Informer
 from remuda.kube.runtime.stall_watch import watch_loop_lag
 from remuda.launch.zipapp import build_zipapp
+from remuda.link.drill_runner import DrillRunner
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.machine_model_files import machine_model
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
@@ -66,7 +67,8 @@ class ClusterMachines:
     """`root`: the state directory; unused by simulated nodes. `behaviour`: how simulated pods behave. `share` (k, n): of n
     processes with machines of one cluster this is the k-th, from 0; it has every n-th node. `board_of`: a board per node.
     `vouch`: asks the manager beside the API for how long a node's ranks stay its own. `manager_socket`: where it
-    listens, being another process of this machine that goes on when this one stands still; "" = it is this one."""
+    listens, being another process of this machine that goes on when this one stands still; "" = it is this one.
+    `checkpoints_of`: where nodes share no directory, those of simulated pods on that agent's node."""
 
     def __init__(
         self,
@@ -83,7 +85,9 @@ class ClusterMachines:
         board_of: Callable[[str], ProgressBoard] | None = None,
         vouch: Callable[[str], Awaitable[float]] | None = None,
         manager_socket: str = "",
+        checkpoints_of: Callable[[Agent], SimulatedCheckpoints] | None = None,
     ) -> None:
+        self._checkpoints_of = checkpoints_of
         self._vouch = vouch
         self._config = config
         self._root = root
@@ -117,7 +121,7 @@ class ClusterMachines:
             place = AgentConfig(
                 name,
                 str(home / "alloc"),
-                str(root / "checkpoints"),
+                str((home if config.checkpoints_per_node else root) / "checkpoints"),
                 # Who gives a busy machine time to renew a lease gives a launcher time to call again.
                 rejoin_s=max(REJOIN_S, config.lease_seconds * 2 / 3) if is_real else REJOIN_S,
                 plugin_dir=str(home / PLUGINS) if is_real else "",
@@ -165,14 +169,9 @@ class ClusterMachines:
             )
         self._feed = PodFeed(self.pods, self.nodes.values(), self.addresses)
         is_whole = share[1] == 1
-        self._drills = DrillRunner(
-            cluster,
-            self.drills,
-            self.nodes.values(),
-            clock,
-            is_ours=(lambda spec: True) if is_whole else self._is_ours,
-            refuses_strays=share[0] == 0,
-        )
+        is_ours = (lambda spec: True) if is_whole else self._is_ours
+        site = DrillActions(cluster, self.nodes.values(), clock, is_ours=is_ours)
+        self._drills = DrillRunner(cluster, self.drills, site, clock, refuses_strays=share[0] == 0)
 
     def _quarantine(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         """Orders reach the plugins: a kubelet must not be offered what nobody may use."""
@@ -214,7 +213,11 @@ class ClusterMachines:
 
     def _runtime(self, node: str, agent: Agent) -> PodRuntime:
         simulated = SimulatedRuntime(
-            agent, clock=self._clock, rng=self._chance, checkpoints=self.checkpoints, behaviour=self._behaviour
+            agent,
+            clock=self._clock,
+            rng=self._chance,
+            checkpoints=self._checkpoints_of(agent) if self._checkpoints_of is not None else self.checkpoints,
+            behaviour=self._behaviour,
         )
         if self._config.runtime == "simulated":
             return simulated

@@ -24,6 +24,7 @@ import msgspec
 from remuda.api.errors import NotFound, Refusal
 from remuda.api.kinds import OWN_KINDS
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Namespace
+from remuda.core.gang.checkpoint_dirs import NODE_CHECKPOINTS
 from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletGangPodForm
 from remuda.core.health.mass_silence import MassSilenceRule
 from remuda.core.health.own_stalls import API, API_LATE_S, OwnStalls
@@ -64,7 +65,12 @@ class ManagerConfig(msgspec.Struct, frozen=True):
 def manager_kubelet_form(agent_root: str) -> KubeletGangPodForm:
     root = Path(agent_root)
     launcher = launcher_container_argv([], LAUNCHER_FILE)
-    return KubeletGangPodForm(tuple(launcher), alloc_root=str(root / "alloc"), launcher_dir=str(root / "bin"))
+    return KubeletGangPodForm(
+        tuple(launcher),
+        alloc_root=str(root / "alloc"),
+        launcher_dir=str(root / "bin"),
+        checkpoint_root=str(root / NODE_CHECKPOINTS),
+    )
 
 
 def manager_identity() -> str:

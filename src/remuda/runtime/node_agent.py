@@ -5,6 +5,9 @@
     <pod logs>/                   what containers wrote, read only: its end, for jobs with a rule about it
     <state>/alloc/<devices>/      one directory per allocation: its launcher's door, mounted read-only into its container
     <state>/grants/               whose each allocation is; the agent's alone, mounted nowhere
+    <state>/checkpoints/          checkpoints of jobs that name no directory of their own, one directory a job, mounted into its
+                                  containers; `.remuda` in it is the agent's alone
+    <state>/copies/               copies of other nodes' checkpoints; the agent's alone
     <state>/bin/                  the launcher, mounted into containers
     <state>/agent.token           which agent this is; a newer one writes its own, and this one steps aside
     <state>/*.json                device ids, the kernel log's cursor
@@ -23,7 +26,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,20 +35,22 @@ import structlog
 from remuda.agent.agent import Agent
 from remuda.agent.agent_lateness import watch_agent_lateness
 from remuda.agent.config import DP, HEALTH_ONLY, AgentConfig
-from remuda.agent.hardware.backend_port import DeviceBackend
-from remuda.agent.hardware.choose_backend import NodeHardwareConfig, open_hardware_sources
-from remuda.agent.hardware.fake_backend import FakeBackend
+from remuda.agent.hardware.choose_backend import FAKE, HardwareSources, NodeHardwareConfig, open_hardware_sources
+from remuda.agent.hardware.device_ids import kernel_boot_id
+from remuda.agent.node_drills import AgentDrills
 from remuda.agent.orders.node_commands import parse_node_hooks
 from remuda.agent.orders.order_runner import OrderRules
 from remuda.agent.plugin.kubelet_holdings import PodResourcesClient
 from remuda.agent.plugin.preferred_devices import plugin_best_linked_devices
 from remuda.api.devices import NodeDevices
+from remuda.api.drills import Drill
 from remuda.api.errors import NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.selectors import FieldSelector
 from remuda.api.training import TrainingJob
 from remuda.core.devices.links import device_chooser_of
 from remuda.core.devices.machine_models import MachineModel
+from remuda.core.gang.checkpoint_dirs import NODE_CHECKPOINTS
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S
 from remuda.core.health.own_stalls import OwnStalls
 from remuda.kube.client.http_cluster import HttpCluster
@@ -54,9 +59,11 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from remuda.kube.runtime.stall_watch import watch_loop_lag
 from remuda.launch.zipapp import build_zipapp
+from remuda.link.drill_runner import DrillRunner
 from remuda.runtime.agent_post import AgentPost
 from remuda.runtime.background_tasks import run_beside
-from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard
+from remuda.runtime.copies_endpoint import CopyConfig, NodeCopies, copies_kept, door_text
+from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard, has_link_token
 from remuda.runtime.machine_model_files import machine_model
 from remuda.runtime.node_name_check import find_own_node
 from remuda.runtime.node_voice import NodeVoice, NodeVoiceConfig
@@ -64,7 +71,6 @@ from remuda.runtime.peer_endpoint import PeerConfig
 
 log = structlog.get_logger(__name__)
 
-FAKE = "fake"
 LAUNCHER = "remuda-launch.pyz"
 SHORTEST_FENCE_S = 1.0  # its renewals come three times as often
 
@@ -85,6 +91,7 @@ class AgentProcessConfig(msgspec.Struct, frozen=True):
     context: str = ""
     dcgm_port: int = 0
     kmsg: bool = True
+    machine_root: str = "/"  # where the machine's /proc, /sys and /dev are
     fence_s: float = 25.0
     link_namespace: str = "kube-system"
     link_token: str = TOKEN_FILE  # no such file: no stream, everything goes through the API
@@ -95,6 +102,7 @@ class AgentProcessConfig(msgspec.Struct, frozen=True):
     reboot_command: str = ""
     confirm_count: bool = False
     peers: PeerConfig = PeerConfig()
+    copies: CopyConfig = CopyConfig()
 
     @property
     def report_timeout_s(self) -> float:
@@ -173,7 +181,7 @@ def agent_config(config: AgentProcessConfig) -> AgentConfig:
     return AgentConfig(
         config.node,
         str(state / "alloc"),
-        str(state / "checkpoints"),
+        str(state / NODE_CHECKPOINTS),
         mode=config.mode,
         plugin_dir=str(kubelet / "device-plugins") if config.mode == DP else "",
         launcher_dir=str(state / "bin"),
@@ -189,6 +197,10 @@ def agent_config(config: AgentProcessConfig) -> AgentConfig:
     )
 
 
+def copies_root(config: AgentProcessConfig) -> Path:
+    return Path(config.state) / "copies"
+
+
 def prepare_agent_dirs(state: Path) -> None:
     """The directories, and the launcher that containers are shown. Refusal DirectoryOpenToOthers: whoever can write in the state
     directory can put links there, and we are root."""
@@ -202,8 +214,9 @@ def prepare_agent_dirs(state: Path) -> None:
         )
     (state / "bin").chmod(0o755)
     # Containers reach their own part through a mount; nobody else of the machine has any business here.
-    (state / "alloc").mkdir(exist_ok=True)
-    (state / "alloc").chmod(0o700)
+    for name in ("alloc", NODE_CHECKPOINTS):
+        (state / name).mkdir(exist_ok=True)
+        (state / name).chmod(0o700)
     build_zipapp(state / "bin" / LAUNCHER)
 
 
@@ -214,10 +227,16 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
     prepare_agent_dirs(Path(config.state))
     post = AgentPost(Path(config.state))
     model = machine_model(config.model) if config.model else None
-    async with _open_backend(config, model) as backend, contextlib.AsyncExitStack() as stack:
+    async with _open_hardware(config, model) as hardware, contextlib.AsyncExitStack() as stack:
+        backend = hardware.backend
         jobs = Informer(cluster, TrainingJob)
         bound = Informer(cluster, Pod, fields=FieldSelector((("spec.nodeName", True, config.node),)))
         board, stalls = RelayBoard(), OwnStalls()
+
+        async def watched_pods() -> Sequence[Pod]:
+            await bound.synced()  # until then a pod that is missing may be there
+            return bound.items()
+
         await stack.enter_async_context(run_beside(watch_loop_lag(stalls, time.time, "agent"), "loop-lag"))
         agent = Agent(
             agent_config(config),
@@ -226,6 +245,7 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
             jobs=jobs,
             board=board,
             clock=time.time,
+            watched_pods=watched_pods,
             resources=PodResourcesClient(str(Path(config.kubelet_dir) / "pod-resources" / "kubelet.sock")),
             stalls=stalls,
         )
@@ -239,35 +259,49 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
         await jobs.synced()
         post.take()
         await stack.enter_async_context(run_beside(step_aside_for_newer_agent(agent, post), "place"))
+        copies = (
+            None if config.copies.is_shared else NodeCopies(agent, jobs, cluster, config.copies, copies_root(config))
+        )
+        if copies is not None:
+            copies.prepare()
+            await stack.enter_async_context(copies_kept(copies))
+            if config.peers.is_on and has_link_token(config.link_token):
+                agent.renderer.door = door_text(config.peers.host, config.peers.port)  # as it was before a restart
         await agent.start()
         stack.push_async_callback(agent.stop)
+        await hardware.listen()
         if agent.holdings is not None:
             bound.subscribe(lambda old, new, nudge=agent.holdings.nudge: nudge())  # type: ignore[misc]
         voice = NodeVoice(config.voice, cluster, agent, post)
+        if copies is not None:
+            voice.met.append(lambda endpoint: copies.meet(endpoint, config.peers.host, config.peers.port))
         await stack.enter_async_context(run_beside(voice.run(board, backend), "voice"))
         await stack.enter_async_context(run_beside(watch_agent_lateness(backend.report), "lateness"))
+        # Nothing waits for it: an API that has no drills, or does not show them to us, costs drills and nothing else.
+        drills = Informer(cluster, Drill)
+        site = AgentDrills(agent, kernel_boot_id(), lambda: post.is_ours)
+        runner = DrillRunner(cluster, drills, site, time.time, refuses_strays=False, claims=True)
+        await stack.enter_async_context(run_beside(drills.run(), "agent-drills"))
+        await stack.enter_async_context(run_beside(runner.run(), "drills"))
         yield agent
 
 
 @contextlib.asynccontextmanager
-async def _open_backend(config: AgentProcessConfig, model: MachineModel | None) -> AsyncIterator[DeviceBackend]:
-    if config.backend == FAKE:
-        assert model is not None
-        yield FakeBackend(model, config.node, time.time)
-        return
+async def _open_hardware(config: AgentProcessConfig, model: MachineModel | None) -> AsyncIterator[HardwareSources]:
     sources = await open_hardware_sources(
         NodeHardwareConfig(
             config.node,
             Path(config.state),
             config.backend,
             model,
+            root=Path(config.machine_root),
             kmsg=config.kmsg,
             dcgm_port=config.dcgm_port,
         ),
         time.time,
     )
     try:
-        yield sources.backend
+        yield sources
     finally:
         await sources.close()
 

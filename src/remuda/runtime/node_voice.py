@@ -24,8 +24,7 @@ from remuda.agent.agent_lease import AgentLease
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import NotFound
-from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S
-from remuda.core.health.fence_bounds import LONGEST_LEASE_S, fence_after_s, lease_of_fence_s
+from remuda.core.health.fence_bounds import bounded_fence_s, renewal_pace_s
 from remuda.core.health.peer_vouching import PeerStanding
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.leader import suspend_aware_lease_clock_s
@@ -52,16 +51,11 @@ class NodeVoiceConfig(msgspec.Struct, frozen=True):
 
     @property
     def fences_after_s(self) -> float:
-        """The manager may hand ranks on when the agent's lease has run out: the fence comes before that, whatever was asked."""
-        return (
-            min(self.fence_s, fence_after_s(min(self.lease_s, LONGEST_LEASE_S))) if self.lease_s > 0 else self.fence_s
-        )
+        return bounded_fence_s(self.fence_s, self.lease_s)
 
     @property
     def pace_s(self) -> float:
-        """The lease at whose pace it renews."""
-        lease_s = self.lease_s or REPORT_TIMEOUT_S
-        return min(lease_s, lease_of_fence_s(self.fences_after_s)) if self.fence_s > 0 else lease_s
+        return renewal_pace_s(self.fence_s, self.lease_s)
 
     @property
     def has_peers(self) -> bool:
@@ -84,6 +78,7 @@ class NodeVoice:
         self._cluster = cluster
         self._post = post
         self._elapsed = elapsed
+        self.met: list[Callable[[PeerEndpoint], None]] = []  # called with where the peers will meet
         self.fence = AgentFence(agent.fence, agent.unfence, config.fences_after_s, elapsed, tell=agent.vouch)
         self._standing = PeerStanding(config.pace_s, elapsed()) if config.has_peers else None
         self.lease = AgentLease(
@@ -128,6 +123,8 @@ class NodeVoice:
                         is_ours=lambda: self._post.is_ours,
                         jitter=random.random,
                     )
+                    for meet in self.met:
+                        meet(endpoint)
                     joining = join_peers(endpoint, self.fence, client, config.peers)
                     await stack.enter_async_context(run_beside(joining, "peers"))
             else:

@@ -61,7 +61,18 @@ class PeerEndpoint:
         self._cas: list[str] = []
         self._asker: ssl.SSLContext | None = None
         self._places: dict[str, PeerPlace] = {}
+        self.apart: frozenset[str] = frozenset()  # of the places, those in another failure domain
+        self.introduced: list[Callable[[], None]] = []  # called with each word of the manager
         self.door = PeerDoor(self.answer)
+
+    @property
+    def asker(self) -> ssl.SSLContext | None:
+        """For the doors of others; None while there is no certificate."""
+        return self._asker
+
+    @property
+    def places(self) -> dict[str, PeerPlace]:
+        return self._places
 
     @property
     def csr(self) -> str:
@@ -73,11 +84,14 @@ class PeerEndpoint:
         self.door.tls, self._asker = self._key.contexts(told.certificate, cas)
         self._cas = cas
         self._places |= {place.node: place for place in told.peers}
+        self.apart = frozenset(told.apart)
         if takes_list:
             self._standing.want_list(PeerList(tuple(place.node for place in told.peers), told.seconds))
             listed = {node for peers in self._standing.lists for node in peers.nodes}
             told_of = {place.node for place in told.peers}
             self._places = {node: place for node, place in self._places.items() if node in listed | told_of}
+        for hear in self.introduced:
+            hear()
 
     async def answer(self) -> str:
         await self._lease.try_for_peer(self._round_s / 2)

@@ -29,6 +29,7 @@ from remuda.core.remedies.hook_kinds import parse_hook_kinds
 from remuda.embedded.apiserver.security.tokens import load_token
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.transport import TransportOptions
+from remuda.link.peer_registry import PeerRegistry
 from remuda.link.progress_board import ProgressBoard
 from remuda.link.stream_client import LinkClient, dial_link_unix
 from remuda.link.stream_server import LinkServer
@@ -36,6 +37,8 @@ from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.runtime.background_tasks import run_beside, run_until_told, wait_first_end
 from remuda.runtime.cluster_parts import ClusterParts
 from remuda.runtime.control_plane import ControlPlane
+from remuda.runtime.copies_endpoint import CopyConfig, NodeCopies
+from remuda.runtime.copy_peers import copies_joined
 from remuda.runtime.embedded_server import EmbeddedClusterServer
 from remuda.runtime.link_endpoint import RelayBoard
 from remuda.runtime.machines import ClusterMachines
@@ -83,12 +86,19 @@ async def manage_split(config: ClusterConfig, state: StateDir, ready: Ready) -> 
         kinds = parse_hook_kinds(config.allow_hook_kinds)
         rule = config.mass_silence_rule
         plane = ControlPlane(api, board, clock, chance=random.Random(), hook_kinds=kinds, mass_silence=rule)
+        peers = PeerRegistry(
+            lambda: {node.name: node.labels for node in plane.view.nodes.items()},
+            lambda node: 0.0,
+            clock,
+            is_address=lambda host: True,  # nodes of one machine meet on loopback
+        )
         server = LinkServer(
             NodeTokens(load_token(state.link_secret)),
             board,
             lambda node, device, signal: plane.verdicts.hear(node, device, signal, clock()),
             plane.view.has_beat,
             lambda node: plane.view.promise(node, clock()),
+            peers if config.checkpoints_per_node else None,
         )
         _remove_part_socket(state.link_socket)
         await server.start_unix(str(state.link_socket))
@@ -119,6 +129,12 @@ class NodeGroup(ClusterParts):
             manager_socket=str(state.link_socket),
         )
         super().__init__(machines)
+        self.copies: dict[str, NodeCopies] = {}
+        if config.checkpoints_per_node:
+            for name, agent in machines.agents.items():
+                copies = NodeCopies(agent, machines.jobs, api, CopyConfig(), state.path / "nodes" / name / "copies")
+                copies.prepare()
+                self.copies[name] = copies
 
     async def _ask_manager(self, node: str) -> float:
         return await self.streams[node].ask_promise() if node in self.streams else 0.0
@@ -137,7 +153,9 @@ async def run_node_group(config: ClusterConfig, state: StateDir, index: int, cou
         async with contextlib.AsyncExitStack() as stack:
             for node, board in group.boards.items():
                 stream = _node_stream(node, board, group.machines, state, secret)
-                group.streams[node] = await stack.enter_async_context(stream)
+                client = group.streams[node] = await stack.enter_async_context(stream)
+                if node in group.copies:
+                    await stack.enter_async_context(copies_joined(group.copies[node], client))
             async with group:
                 ready()
                 await group.wait_failed()

@@ -30,6 +30,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     step_seconds: float = 0.5  # simulated pods only
     mig: dict[str, tuple[str, ...]] = {}  # of every node: device id or "all" -> profiles
     replicas: dict[str, int] = {}  # of every node: resource -> how often each device is offered
+    checkpoints_per_node: bool = False  # nodes share no directory; their agents copy checkpoints to each other
     allow_hooks: tuple[str, ...] = ()  # commands that orders may run, as patterns; they run on this machine
     allow_hook_kinds: tuple[str, ...] = ()  # of objects that hooks may make, as apiVersion/Kind[@namespace]
 

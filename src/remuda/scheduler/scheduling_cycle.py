@@ -70,14 +70,16 @@ class Scheduler:
         penalties: Mapping[str, int] | None = None,
         reserved: Callable[[], Iterable[Reservation]] = tuple,
         unreported: Callable[[float], frozenset[str]] = lambda now: frozenset(),
+        agentless: Callable[[float], frozenset[str]] = lambda now: frozenset(),
         events: EventSink = SILENCE,
     ) -> None:
         """`penalties`: what speaks against a node without closing it; `reserved`: places that only some may have; `unreported`:
-        nodes whose devices are not known yet. All are read anew on every cycle."""
+        nodes whose devices are not known yet; `agentless`: nodes without a live agent. All are read anew on every cycle."""
         self._cluster = cluster
         self._penalties = penalties
         self._reserved = reserved
         self._unreported = unreported
+        self._agentless = agentless
         self._pods, self._nodes, self._devices = pods, nodes, devices
         self._dead_nodes = dead_nodes
         self._clock = clock
@@ -141,6 +143,7 @@ class Scheduler:
             self._penalties,
             self._reserved(),
             self._unreported(now),
+            self._agentless(now),
         )
         # Piece by piece: a plan for thousands of pods takes seconds, and leases must be renewed meanwhile.
         for part in plan_placement_in_steps(snapshot, asks):

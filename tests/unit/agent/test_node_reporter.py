@@ -50,7 +50,7 @@ class Gate(LocalCluster):
 class Node:
     def __init__(self, cluster: Gate, makes_object: bool = True) -> None:
         self.state: JsonObject = {part: [] for part in PARTS}
-        self.state |= {"model": "m", "boot": "b", "devices": [{"id": "gpu-0", "type": "X"}]}
+        self.state |= {"model": "m", "boot": "b", "door": "", "devices": [{"id": "gpu-0", "type": "X"}]}
         self.reporter = NodeReporter(cluster, "node-01", self.state.__getitem__, makes_object=makes_object)
 
     def launcher(self, number: int) -> None:

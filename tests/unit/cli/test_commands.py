@@ -204,7 +204,8 @@ def test_no_cluster_is_one_clear_line(tmp_path: Path, capfd: pytest.CaptureFixtu
         assert out == ""
         assert err == (
             f"error: ClusterNotRunning: No cluster is running in {tmp_path}/none. "
-            f"Start one with `remuda --state {tmp_path}/none up -d`, or choose another state directory with --state.\n"
+            f"Start one with `remuda --state {tmp_path}/none up -d`, choose another state directory with --state, "
+            "or name a real cluster with --kubeconfig.\n"
         )
 
 

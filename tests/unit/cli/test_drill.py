@@ -165,9 +165,19 @@ def test_a_blow_cannot_be_undone_and_it_is_said_what_can(tmp_path: Path) -> None
 
 def test_a_drill_nobody_carries_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remuda.cli.faults.drill.DEADLINE_S", 0.01)
-    result = Cli(tmp_path, [*machines(), HELLO]).run("drill", "process-kill", "hello", "--rank", "0")
+    cli = Cli(tmp_path, [*machines(), HELLO])
+    result = cli.run("drill", "process-kill", "hello", "--rank", "0")
     assert result.code == 1
-    assert result.err.startswith("error: DrillPending: ")
+    assert result.err.startswith("error: NobodyTookIt: ")
+    assert "It is withdrawn; nothing was broken." in result.err
+    assert cli.run("get", "drills", "-o", "name").out.strip() == "", "it must not happen later"
+
+
+def test_who_waits_is_told_for_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remuda.cli.faults.drill.DEADLINE_S", 0.05)
+    monkeypatch.setattr("remuda.cli.faults.drill.NOTE_AFTER_S", 0.0)
+    result = Cli(tmp_path, [*machines(), HELLO]).run("drill", "power-cap", "node-01")
+    assert result.err.startswith("note: waiting for node-01 to answer drill power-cap-"), result.err
 
 
 def test_a_code_that_no_table_knows_is_noted(busy: Cli) -> None:
@@ -185,7 +195,7 @@ def test_what_to_do_next_names_the_directory_and_the_namespace_it_needs(
 ) -> None:
     place = tmp_path / "my state"
     elsewhere = Session(place)
-    elsewhere.choose(None, "other")
+    elsewhere.choose(namespace="other")
     assert elsewhere.command_line("job x -w") == f"remuda --state '{place}' -n other job x -w"
     monkeypatch.setenv("REMUDA_STATE", str(place))
     assert Session(place).command_line("job x -w") == Session().command_line("job x -w") == "remuda job x -w"

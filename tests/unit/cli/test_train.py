@@ -235,3 +235,12 @@ def test_a_dry_run_without_a_cluster_checks_what_it_can(
     assert yaml.safe_load(out)["metadata"]["name"] == "x"
     assert "note: No cluster is running" in err
     assert main([*argv[:-1], "missing.py"]) == 2
+
+
+def test_a_job_for_real_nodes_whose_checkpoints_would_stay_on_their_disks_is_noted(cluster: Cli, here: Path) -> None:
+    result = train(cluster, "x", "--dry-run", "--image", "i", "--", "python", "train.py")
+    assert "note: Each node keeps the checkpoints of its own ranks on its disk." in result.err
+    assert "spec.checkpoint.volume" in result.err
+    shared = "spec:\n  checkpoint: {volume: {nfs: {server: s, path: /p}}}"
+    (here / "shared.yaml").write_text(GOOD.replace("spec:", shared, 1))
+    assert "note: Each node" not in train(cluster, "-f", "shared.yaml", "--dry-run").err

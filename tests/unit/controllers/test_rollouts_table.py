@@ -1,4 +1,4 @@
-"""Roll-outs: one node after another is emptied, acted on and verified; a failure stops it; a deleted one frees its nodes."""
+"""Roll-outs: one node after another is emptied, acted on and verified; a failure stops it."""
 
 from __future__ import annotations
 
@@ -146,10 +146,10 @@ SCENARIOS = [
         ),
     ),
     Scenario(
-        name="a roll-out that is deleted frees its nodes",
+        name="a roll-out that is deleted does nothing more",
         given=[*GIVEN, rollout()],
-        happens=[delete(NodeRollout, "driver")],
-        want=Want([*BEGIN, MARK], [CANARY], {(Node, "n1"): marks(None, False)}),
+        happens=[delete(NodeRollout, "driver"), wait(30.0)],
+        want=Want(BEGIN, [CANARY]),
     ),
     Scenario(
         name="one that goes in the middle takes no node",

@@ -220,11 +220,21 @@ SCENARIOS = [
         given=[*GIVEN, a_job("odd").replicas(-1).build()],
         want=Want(
             [STATUS, MAKE_0, MAKE_1, "replace TrainingJob/default/odd/status", STATUS],
-            ["Warning TrainingJob/default/odd WaitingForRoom"],
+            ["Warning TrainingJob/default/odd Invalid"],
             {(TrainingJob, "default/odd"): {"status": {"conditions": ...}}},
         ),
     ),
 ]
+
+
+def test_a_job_that_makes_no_sense_is_not_said_to_wait_for_room() -> None:
+    job = JOB.template(containers=[{"name": "main", "image": "x"}]).build()
+    said = {"status": {"conditions": [{"type": "Invalid", "status": "True", "reason": "NoCommand"}]}}
+    Scenario(
+        name="no command",
+        given=[NODE.node(), NODE.devices(), job],
+        want=Want([STATUS], ["Warning TrainingJob/default/job Invalid"], {(TrainingJob, "default/job"): said}),
+    ).play(_start)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)

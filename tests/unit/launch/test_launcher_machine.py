@@ -19,6 +19,7 @@ from remuda.launch.actions import (
 from remuda.launch.launcher_machine import HANG_S, LauncherIdentity, LaunchMachine
 from remuda.launch.protocol import (
     Checkpoint,
+    End,
     Exited,
     Fence,
     Heartbeat,
@@ -615,6 +616,19 @@ def test_a_job_that_is_done_exits_with_zero_when_its_pod_is_ended() -> None:
     machine.child_exited(T, 2, 0, None)
     machine.tree_gone(T)
     assert machine.terminate(T) == [Exit(0)]
+
+
+def test_a_job_that_is_over_leaves_with_zero_whatever_the_child_says() -> None:
+    """With another code a kubelet would start the container again, and its log would begin anew."""
+    machine = running()
+    assert machine.received(T, End(2.0)) == [SignalChild(15, group=True), SetTimer(T + 2)]
+    assert kinds(machine.child_exited(T + 1, 2, 3, None)) == "KillChild"
+    assert machine.tree_gone(T + 1) == [Exit(0)]
+
+
+@pytest.mark.parametrize("name", ["parked", "ready", "scanning", "exited", "fenced"])
+def test_the_end_of_the_job_without_a_child(name: str) -> None:
+    assert SETUPS[name]().received(T, End()) == [Exit(0)]
 
 
 def test_exit_is_final() -> None:

@@ -62,6 +62,7 @@ EVERY_MESSAGE: list[tuple[Message, dict[str, Any]]] = [
         {"type": "vouch", "seconds": 7.25, "manager": "/s/link.sock", "at": 981.5},
     ),
     (protocol.Vouch(None), {"type": "vouch", "seconds": None, "manager": "", "at": None}),
+    (protocol.End(3.5), {"type": "end", "grace": 3.5}),
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ takes from its beginning, app containers share it in order. An id belongs to the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -16,7 +16,7 @@ from remuda.agent.inventory import device_behind_plugin_id
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.kubernetes.quantity import parse_whole_quantity
-from remuda.api.names import ANNOTATION_DEVICES
+from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG
 
 ResourceOf = Callable[[str], str]  # device id -> the resource it counts for; "" when there is no such device
 
@@ -50,7 +50,20 @@ def wanted_allocations(pod: Pod, resource_of: ResourceOf) -> list[DeviceWant]:
     return found
 
 
-def devices_chosen_for(pod: Pod, container: str, resource: str, resource_of: ResourceOf) -> tuple[str, ...]:
+def other_devices_chosen(
+    pod: Pod, container: str, resource: str, got: Sequence[str], beside: Iterable[Pod], resource_of: ResourceOf
+) -> tuple[str, ...]:
+    """What was chosen for the container, when it got something else (KubeletChoseOtherDevices). Not when it was chosen for
+    another pod of its gang on this node, of `beside`: they were mixed up, and the gang has what it was to have."""
+    chosen = _devices_chosen_for(pod, container, resource, resource_of)
+    has = {*got, *map(device_behind_plugin_id, got)}
+    gang = (pod.namespace, pod.labels.get(LABEL_GANG))
+    peers = (p for p in beside if LABEL_GANG in p.labels and (p.namespace, p.labels[LABEL_GANG]) == gang)
+    sets = [chosen, *(_devices_chosen_for(peer, container, resource, resource_of) for peer in peers)]
+    return () if not chosen or any(one and set(one) <= has for one in sets) else chosen
+
+
+def _devices_chosen_for(pod: Pod, container: str, resource: str, resource_of: ResourceOf) -> tuple[str, ...]:
     wants = wanted_allocations(pod, resource_of)
     return next((w.chosen for w in wants if (w.container, w.resource) == (container, resource)), ())
 

@@ -2,7 +2,8 @@
 
 Two ways in. A device plugin's Allocate (`hand_out`) makes a grant that is nobody's: directory, socket, environment. Who it is
 for comes later (`attach`): from the embedded node at once, on a real one from the launcher's hello and podresources. A pod
-without devices is given its directory by name (`allocate`). One way out: `release`, when the pod's processes are confirmed gone,
+without devices is given its directory by name (`allocate`). On a real node every pod under the launcher has one by name, whoever
+handed out its devices (`open_door`). One way out: `release`, when the pod's processes are confirmed gone,
 or `drop` for a grant whose pod never came.
 
 Invariants: a grant with a directory has its door open; a device of an attached grant goes to no other pod before `release`;
@@ -24,7 +25,7 @@ import structlog
 from remuda.agent.allocation.allocation_dirs import AllocationDirs
 from remuda.agent.allocation.allocation_table import AllocationTable, Grant, granted_device_env, granted_pod_env
 from remuda.agent.allocation.cdi_specs import CdiSpecs, cdi_name
-from remuda.agent.allocation.device_choice import devices_chosen_for, devices_in_order
+from remuda.agent.allocation.device_choice import devices_in_order, other_devices_chosen
 from remuda.agent.allocation.grant_records import GrantRecords
 from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
@@ -90,6 +91,7 @@ class AllocationGrants:
         self._device_files = device_files
         self._inherited: dict[str, list[Holding]] = {}  # by uid
         self._served: set[str] = set()
+        self._at_doors: set[str] = set()  # uids of pods whose own door is open
         inventory.subscribe(lambda: self._served.update(inventory.resources()))
         launchers.links.socket_mode = 0o666 if place.shared else 0o600
 
@@ -169,20 +171,30 @@ class AllocationGrants:
     # --- whose it is ----------------------------------------------------------------------------------------------------
 
     async def attach(
-        self, pod: Pod, container: str, resource: str, ids: Sequence[str], *, simulated: bool = False
+        self,
+        pod: Pod,
+        container: str,
+        resource: str,
+        ids: Sequence[str],
+        *,
+        simulated: bool = False,
+        beside: Iterable[Pod] = (),
     ) -> Allocation:
-        if not self._serves(resource):
+        """`beside`: pods of this node. Those of the pod's gang may have each other's devices: the gang has what was chosen."""
+        if not self.serves(resource):
             return await self._attach_foreign(pod, ids, simulated=simulated)
         devices = tuple(devices_in_order(ids))
         known = self.table.grants.get(Grant(devices, pod.uid).name)
-        chosen = devices_chosen_for(pod, container, resource, self._inventory.resource_of)
+        chosen = other_devices_chosen(pod, container, resource, devices, beside, self._inventory.resource_of)
+        if known is not None and known.uid == pod.uid:
+            chosen = known.chosen  # the annotation names what it holds by now
         new = Grant(
             devices,
             pod.uid,
             f"{pod.namespace}/{pod.name}",
             resource,
             container,
-            () if not chosen or set(chosen) <= {*devices, *map(device_behind_plugin_id, devices)} else chosen,
+            chosen,
             known.at if known is not None else self._since(pod.uid, container, resource),
         )
         self.table.check(new, self._inventory.rows)
@@ -190,7 +202,7 @@ class AllocationGrants:
             log.warning("KubeletChoseOtherDevices", pod=new.pod, devices=list(devices), chosen=list(chosen))
         return await self._enter(pod, new, simulated, keep=known is not None and known.uid in ("", pod.uid))
 
-    def _serves(self, resource: str) -> bool:
+    def serves(self, resource: str) -> bool:
         """Whether it is one of ours; once it is, it stays so, also while all its devices are cut into others."""
         self._served.update(self._inventory.resources(), (g.resource for g in self.table.grants.values()))
         return resource in self._served
@@ -206,6 +218,20 @@ class AllocationGrants:
         shown = str(self._dirs.path(mine.name)) if has_directory else ""
         return Allocation(tuple(ids), shown, granted_pod_env(mine) | granted_device_env(self._place.node, shown, []))
 
+    def has_door(self, uid: str) -> bool:
+        return uid in self._at_doors
+
+    async def open_door(self, pod: Pod, gpus: int) -> None:
+        """The pod's own directory, beside what it has of devices: the kubelet mounts it by the pod's uid, and may have made it.
+        `gpus`: how many devices it has where they are no grants of ours."""
+        known = self.table.grants.get(f"pod-{pod.uid}")
+        at = known.at if known is not None else self._since(pod.uid, "", "")
+        new = Grant((), pod.uid, f"{pod.namespace}/{pod.name}", at=at)
+        await self._enter(pod, new, simulated=False, keep=True)
+        if not any(grant.devices for grant in self.table.of(pod.uid)):
+            self._launchers.equip(pod.uid, gpus)
+        self._at_doors.add(pod.uid)
+
     async def allocate(self, pod: Pod, ids: Sequence[str], *, simulated: bool = False) -> Allocation:
         new = Grant(tuple(ids), pod.uid, f"{pod.namespace}/{pod.name}", at=self._since(pod.uid, "", ""))
         self.table.check(new, self._inventory.rows)
@@ -219,8 +245,7 @@ class AllocationGrants:
         # Who had them before this agent started keeps them: what becomes of the pod is the manager's decision.
         if not mine and not (not simulated and self._was_made_for(new)):
             self._check_health(new)
-        # The kubelet makes the directory of a pod without devices, when it mounts it; then it is in use already.
-        return await self._enter(pod, new, simulated, keep=bool(mine) or (self._place.shared and not ids))
+        return await self._enter(pod, new, simulated, keep=bool(mine))
 
     async def _enter(self, pod: Pod, new: Grant, simulated: bool, *, keep: bool) -> Allocation:
         path = self._dirs.path(new.name)
@@ -268,6 +293,7 @@ class AllocationGrants:
 
     def release(self, uid: str) -> None:
         self._launchers.forget(uid)
+        self._at_doors.discard(uid)
         mine = self.table.free(uid)
         for grant in mine:
             self._close(grant)

@@ -2,7 +2,10 @@
 
 Tried in order: NVML, amdsmi, sysfs. A driver library that is absent or finds no driver is passed over. One that *hangs* is not:
 that node has the hardware, and serving it as if it had none would hide exactly what matters. The kernel's log and a DCGM exporter
-are read beside whichever backend serves, and report through it.
+are read beside whichever backend serves, the fake one included, and report through it: by PCI address and by UUID.
+
+They begin when somebody hears the backend (`HardwareSources.listen`). What they say is an event, told once: before that it would
+be told to nobody, and be remembered as told.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.hardware.dcgm import DcgmSource
 from remuda.agent.hardware.device_ids import kernel_boot_id
 from remuda.agent.hardware.driver_process import DriverError
+from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.agent.hardware.hardware_backend import HardwareBackend, HardwareConfig
 from remuda.agent.hardware.kernel_log_reader import KmsgSource
 from remuda.agent.hardware.sysfs import SysfsBackend, SysfsConfig
@@ -28,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 ABSENT = ("LibraryNotFound", "DriverNotLoaded", "FunctionNotFound", "LibRmVersionMismatch", "Unexpected")
 NAMES = ("nvml", "amd", "sysfs")
+FAKE = "fake"
 
 
 class NodeHardwareConfig(msgspec.Struct, frozen=True):
@@ -45,10 +50,18 @@ class NodeHardwareConfig(msgspec.Struct, frozen=True):
 
 
 class HardwareSources(msgspec.Struct, frozen=True):
-    """The backend and what reports through it. All are open."""
+    """The backend, which is open, and what reports through it."""
 
     backend: DeviceBackend
     beside: tuple[KmsgSource | DcgmSource, ...] = ()
+
+    async def listen(self) -> None:
+        """Somebody hears the backend now."""
+        for source in self.beside:
+            try:
+                await source.open()
+            except OSError as error:
+                self.backend.report("", "kmsg", "kmsg-lost", f"The kernel's log cannot be read: {error.strerror}.")
 
     async def close(self) -> None:
         for source in self.beside:
@@ -59,27 +72,24 @@ class HardwareSources(msgspec.Struct, frozen=True):
 async def open_hardware_sources(
     config: NodeHardwareConfig, clock: Callable[[], float], environment: Mapping[str, str] | None = None
 ) -> HardwareSources:
-    """Open the backend that serves this node, and the sources beside it. Refusal UnknownBackend or NoSuchHardware."""
+    """Open the backend that serves this node; `listen` opens what is beside it. Refusal UnknownBackend or NoSuchHardware."""
     backend = await _open_device_backend(config, clock, environment)
     boot = kernel_boot_id(config.root / "proc/sys/kernel/random/boot_id")
     beside: list[KmsgSource | DcgmSource] = []
     if config.kmsg:
-        kmsg = KmsgSource(backend, boot, path=config.root / "dev/kmsg", cursor=config.state / "kmsg.json", clock=clock)
-        try:
-            await kmsg.open()
-            beside.append(kmsg)
-        except OSError as error:
-            backend.report("", "kmsg", "kmsg-lost", f"The kernel's log cannot be read: {error.strerror}.")
+        path, cursor = config.root / "dev/kmsg", config.state / "kmsg.json"
+        beside.append(KmsgSource(backend, boot, path=path, cursor=cursor, clock=clock))
     if config.dcgm_port:
-        dcgm = DcgmSource(backend, boot, port=config.dcgm_port, seen=config.state / "dcgm.json", clock=clock)
-        await dcgm.open()
-        beside.append(dcgm)
+        seen = config.state / "dcgm.json"
+        beside.append(DcgmSource(backend, boot, port=config.dcgm_port, seen=seen, clock=clock))
     return HardwareSources(backend, tuple(beside))
 
 
 async def _open_device_backend(
     config: NodeHardwareConfig, clock: Callable[[], float], environment: Mapping[str, str] | None
 ) -> DeviceBackend:
+    if config.backend == FAKE and config.model is not None:
+        return FakeBackend(config.model, config.node, clock)
     if config.backend not in ("auto", *NAMES):
         raise Refusal(
             "UnknownBackend",

@@ -119,7 +119,7 @@ def real_hardware_refusal(node: str) -> Refusal:
     return Refusal(
         "RealHardware",
         f"The devices of {node} are real and cannot be told to fail.",
-        "Run device drills on a cluster started with `remuda up`.",
+        "Run device drills in `remuda up`, or on an agent with --backend fake.",
         "device",
     )
 

@@ -7,6 +7,8 @@ A job's status steers with two fields, `attempt` and `barrier`. For a launcher i
     Open, runs it, a request is open  -> checkpoint{deadline, step}, once per request
     anything else                     -> nothing: it runs, or it waits for the next attempt
 
+When the job has failed, every launcher is told to end and leave: its pod stays for the log (`core.training.finished_pods`).
+
 The barrier opens only when every member has said ready, so a member that is behind an open one is a launcher that died with its
 child and came back empty. It must not join: the other ranks still talk to the process that is gone. It waits, reported as what
 it is, and the controller raises the attempt for all.
@@ -36,9 +38,23 @@ from remuda.agent.launchers.launcher_state import (
 from remuda.agent.launchers.launcher_state import fence_launcher as fenced_launcher
 from remuda.api.meta import to_seconds
 from remuda.api.training import Member, TrainingJob
-from remuda.launch.protocol import EXITED, READY, RUNNING, SIGNALS, STOPPING, Checkpoint, Fence, Start, Stop, ToLauncher
+from remuda.core.gang.checkpoint_dirs import job_checkpoint_dir
+from remuda.launch.protocol import (
+    EXITED,
+    READY,
+    RUNNING,
+    SIGNALS,
+    STOPPING,
+    Checkpoint,
+    End,
+    Fence,
+    Start,
+    Stop,
+    ToLauncher,
+)
 
 OPEN = "Open"
+END = (-1, None, None)  # what a launcher was asked last: to leave
 CANNOT_WRITE = 73  # EX_CANTCREAT of sysexits.h
 
 EnvOf = Callable[[TrainingJob, Member, int], dict[str, str]]
@@ -47,12 +63,14 @@ EnvOf = Callable[[TrainingJob, Member, int], dict[str, str]]
 class BarrierSite(msgspec.Struct, frozen=True):
     """What a plan needs to know of the node: where the job's checkpoints go, and whether that place can be written.
 
-    `fault`: None = not looked yet, "" = fine, else why not. `may_start`: False while the node's lease is not good."""
+    `fault`: None = not looked yet, "" = fine, else why not. `may_start`: False while the node's lease is not good.
+    `is_complete`: False while checkpoints of the rank are still on their way here: it stops, and is not asked for any yet."""
 
     checkpoint_dir: str
     fault: str | None
     env_of: EnvOf
     may_start: bool = True
+    is_complete: bool = True
 
 
 class LauncherOrders(msgspec.Struct, frozen=True):
@@ -72,6 +90,9 @@ def plan_launcher_orders(
         return LauncherOrders(launcher)
     if launcher.attempt <= launcher.fenced and launcher_may_have_child(launcher):
         return LauncherOrders(fenced_launcher(launcher, now), Fence(), transition=True)  # it missed the fence
+    if job is not None and job.status.phase == "Failed" and launcher.asked != END:
+        message = End(job.spec.failure.stop_grace_seconds)
+        return LauncherOrders(change_launcher(launcher, asked=END), message)
     if job is None or job.status.attempt <= 0 or job.is_finished:
         return LauncherOrders(launcher)
     member = members_by_launcher_uid(job).get(launcher.uid)
@@ -92,6 +113,8 @@ def _tell_member_launcher(
             return _ask_launcher_for_checkpoint(job, launcher, now)
     elif is_ready or launcher.attempt < attempt:
         # Ready already, after a reconnect: nobody knows for which rank, and asking again is free.
+        if not site.is_complete:
+            return _tell_launcher_to_stop(job, launcher, None, None, now)
         return _tell_launcher_to_stop(job, launcher, member.rank, site.checkpoint_dir, now)
     return LauncherOrders(launcher)
 
@@ -180,4 +203,4 @@ def checkpoint_dir_for_launchers(job: TrainingJob, root: str) -> str:
 
     Its own by uid: a new job that takes the name of a deleted one must not resume from the other's weights.
     """
-    return job.spec.checkpoint.path or f"{root}/{job.namespace}/{job.name}-{job.uid[:8]}"
+    return job.spec.checkpoint.directory or job_checkpoint_dir(root, job.namespace, job.name, job.uid)

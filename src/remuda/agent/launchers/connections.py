@@ -25,6 +25,7 @@ from typing import Protocol
 import structlog
 
 from remuda.agent.launchers.in_process_messages import parse_message_from_launcher, render_message_to_launcher
+from remuda.agent.launchers.launcher_processes import LauncherProcess, dialling_process
 from remuda.launch.protocol import (
     Exited,
     Heartbeat,
@@ -107,6 +108,11 @@ class LauncherConnections:
         channel = self._live.get(uid)
         if channel is not None:
             channel.send(message)
+
+    def process_of(self, uid: str) -> LauncherProcess | None:
+        """Who dialled the live connection; None without one."""
+        channel = self._live.get(uid)
+        return channel.process if isinstance(channel, SocketChannel) else None
 
     def hang_up(self, uid: str) -> None:
         """Forget the live connection without a word about it."""
@@ -214,10 +220,12 @@ class SocketChannel(asyncio.Protocol):
         self._no_hello: asyncio.TimerHandle | None = None
         self._waiting: Hello | None = None  # said, while nobody knew whose the allocation is
         self.is_known = False
+        self.process = LauncherProcess()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self.process = dialling_process(transport.get_extra_info("socket"))
         strangers = sum(not c.is_known for c in self._door.channels)
         self._door.channels.add(self)
         if strangers >= MAX_STRANGERS:

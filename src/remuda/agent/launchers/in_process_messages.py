@@ -11,6 +11,7 @@ from typing import Any
 
 from remuda.launch.protocol import (
     Checkpoint,
+    End,
     Exited,
     Heartbeat,
     Hello,
@@ -46,6 +47,8 @@ def render_message_to_launcher(message: ToLauncher) -> dict[str, Any]:
         }
     if isinstance(message, Vouch):
         return {"type": "vouch", "seconds": message.seconds, "manager": message.manager, "at": message.at}
+    if isinstance(message, End):
+        return {"type": "end", "grace": message.grace}
     return {"type": "fence"}
 
 

@@ -22,6 +22,8 @@ import structlog
 from remuda.agent.launchers import barrier_orders, launcher_state
 from remuda.agent.launchers.checkpoint_dirs import CheckpointDirs
 from remuda.agent.launchers.connections import LauncherConnections
+from remuda.agent.launchers.copies_port import LauncherCopies
+from remuda.agent.launchers.launcher_processes import LauncherProcess
 from remuda.agent.launchers.launcher_state import LauncherRecord
 from remuda.agent.launchers.log_tails import LauncherLogTails
 from remuda.api.devices import LauncherReport
@@ -29,7 +31,8 @@ from remuda.api.training import TrainingJob
 from remuda.core.health.own_stalls import OwnStalls
 from remuda.kube.runtime.informer import Informer
 from remuda.kube.runtime.leader import suspend_aware_lease_clock_s
-from remuda.launch.protocol import Exited, Fence, Hello, ToAgent, Vouch
+from remuda.launch.protocol import Exited, Fence, Hello, Start, ToAgent, Vouch
+from remuda.link.progress_board import Heartbeat as Beat
 from remuda.link.progress_board import ProgressBoard
 
 log = structlog.get_logger(__name__)
@@ -62,6 +65,9 @@ class LauncherRegistry:
         self.node = node
         self.links = LauncherConnections(node, self._hear, self._lose)
         self.log_ends: LauncherLogTails | None = None  # where the end of a log is that launchers cannot read themselves
+        self.copies: LauncherCopies | None = (
+            None  # who brings checkpoints to other nodes; None = nodes share a directory
+        )
         self.sees_places = True  # False: checkpoint paths are inside containers, and only those can tell
         self._checkpoint_root = checkpoint_root
         self._jobs = jobs
@@ -109,6 +115,8 @@ class LauncherRegistry:
         """Nothing is said or heard any more."""
         self._is_open = False
         self.links.close_all()
+        if self.copies is not None:
+            self.copies.silence()
         for task in self._reading:
             task.cancel()
         if self._timer is not None:
@@ -119,6 +127,8 @@ class LauncherRegistry:
         self.silence()
         await asyncio.gather(*self._reading, return_exceptions=True)
         self._places.close()
+        if self.copies is not None:
+            await self.copies.close()
 
     # --- who is here ----------------------------------------------------------------------------------------------------
 
@@ -129,8 +139,33 @@ class LauncherRegistry:
         return self._records.get(uid)
 
     def reports(self) -> list[LauncherReport]:
-        found = [known.report for known in self._records.values() if known.report is not None]
+        found = [self._dressed(known, known.report) for known in self._records.values() if known.report is not None]
         return sorted([*found, *self._inherited.values()], key=lambda report: (report.pod, report.uid))
+
+    def _dressed(self, known: LauncherRecord, report: LauncherReport) -> LauncherReport:
+        job = self._job_of(known) if self.copies is not None else None
+        member = barrier_orders.members_by_launcher_uid(job).get(known.uid) if job is not None else None
+        if self.copies is None or job is None or member is None:
+            return report
+        return self.copies.dressed(job, member, report)
+
+    def copies_changed(self) -> None:
+        """What is known of copies is not what it was: reports and orders may be others."""
+        if self._is_open:
+            self._announce()
+            self._steer_all()
+
+    def tell_beat(self, beat: Beat) -> None:
+        """A heartbeat that was told says more now."""
+        if self._is_open:
+            self._board.report(beat)
+
+    def _beat_of_copies(self, known: LauncherRecord, beat: Beat) -> Beat:
+        job = self._job_of(known) if self.copies is not None else None
+        member = barrier_orders.members_by_launcher_uid(job).get(known.uid) if job is not None else None
+        if self.copies is None or job is None or member is None:
+            return beat
+        return self.copies.heard(job, member, beat)
 
     def welcome(self, new: LauncherRecord) -> None:
         """A pod's launcher may speak from now on."""
@@ -151,6 +186,11 @@ class LauncherRegistry:
     def is_connected(self, uid: str) -> bool:
         known = self._records.get(uid)
         return known is not None and known.connected
+
+    def process_of(self, namespace: str, pod: str) -> LauncherProcess | None:
+        """That of the pod's launcher; None while none is connected by a socket."""
+        found = (known.uid for known in self._records.values() if (known.namespace, known.pod) == (namespace, pod))
+        return next((process for uid in found if (process := self.links.process_of(uid)) is not None), None)
 
     def forget(self, uid: str) -> None:
         """The pod is gone, report and all."""
@@ -252,6 +292,8 @@ class LauncherRegistry:
 
     def _job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
         job = new or old
+        if self.copies is not None and self._last_heard is None:
+            self.copies.job_changed(old, new)
         if job is not None and self._last_heard is None:
             uids = self._gangs.get((job.namespace, job.name))
             if uids:
@@ -288,7 +330,7 @@ class LauncherRegistry:
         if isinstance(message, Hello) and not known.simulated:
             self._pass_on_vouch(uid)
         if update.beat is not None:
-            self._board.report(update.beat)
+            self._board.report(self._beat_of_copies(known, update.beat))
             if known.step is not None and not update.transition:
                 return  # by far the most frequent message changes nothing else
         self._steer(uid)
@@ -299,13 +341,19 @@ class LauncherRegistry:
         if known is None or not known.connected:
             return
         job = self._job_of(known)
-        directory, fault = "", None
+        directory, fault, is_complete, member = "", None, True, None
         if job is not None:
+            member = barrier_orders.members_by_launcher_uid(job).get(uid)
+            if self.copies is not None and member is not None:
+                is_complete = self.copies.has_checkpoints(job, member)
             directory = barrier_orders.checkpoint_dir_for_launchers(job, self._checkpoint_root)
             fault = self._places.fault(directory, job.status.attempt) if self.sees_places else ""
-        site = barrier_orders.BarrierSite(directory, fault, self._env_of, may_start=not self._is_fenced)
+        may_start = not self._is_fenced
+        site = barrier_orders.BarrierSite(directory, fault, self._env_of, may_start, is_complete)
         orders = barrier_orders.plan_launcher_orders(job, known, site, self._clock())
         self._keep(orders.launcher, orders.transition)
+        if self.copies is not None and isinstance(orders.message, Start) and job is not None and member is not None:
+            self.copies.started(job, member)
         if orders.message is not None:
             self.links.send(uid, orders.message)
         if orders.check and job is not None:

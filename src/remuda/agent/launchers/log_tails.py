@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.core.gang.kubelet_pods import LAUNCHER_FILE
+from remuda.core.gang.kubelet_pods import LAUNCHER_NAME
 from remuda.launch.protocol import MAX_TAIL
 from remuda.link.untrusted_files import read_untrusted_end
 
@@ -62,7 +62,7 @@ class LauncherPodLogTails:
 def launcher_container(pod: Pod) -> str:
     """The container that runs the launcher."""
     containers = pod.spec.containers
-    found = (c.name for c in containers if LAUNCHER_FILE in " ".join(c.command))
+    found = (c.name for c in containers if f"/{LAUNCHER_NAME}" in " ".join(c.command))
     return next(found, containers[0].name if containers else "")
 
 

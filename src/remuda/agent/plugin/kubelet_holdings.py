@@ -24,6 +24,7 @@ import msgspec
 import structlog
 
 from remuda.agent.allocation.allocation_table import Grant
+from remuda.agent.allocation.checkpoint_places import open_checkpoint_dir
 from remuda.agent.allocation.device_choice import wanted_allocations
 from remuda.agent.allocation.device_grants import AllocationGrants
 from remuda.agent.inventory import Inventory, device_behind_plugin_id
@@ -33,9 +34,8 @@ from remuda.agent.plugin.resource_plugin import BoundPods
 from remuda.api.devices import DeviceState, Holding
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.api.names import ANNOTATION_LAUNCH
+from remuda.api.names import ANNOTATION_LAUNCH, IN_CONTAINER
 from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass
-from remuda.core.gang.kubelet_pods import IN_CONTAINER
 from remuda.launch.protocol import Hello
 from remuda.link import kubelet_proto as proto
 from remuda.link.device_plugin_port import ContainerDevices, PodResourcesPort
@@ -145,8 +145,14 @@ class KubeletHoldings:
         clock: Callable[[], float],
         changed: Callable[[], None],
         spacing_s: float = 0.2,
+        hands_out: bool = True,
+        checkpoint_root: str = "",
     ) -> None:
-        """`changed`: what somebody else's plugin handed out is something else now."""
+        """`pods`: may be late, but never goes back: a pod that is missing was deleted, or has yet to be shown. `changed`: what
+        somebody else's plugin handed out is something else now. `hands_out`: this agent's plugins do, not a vendor's.
+        `checkpoint_root`: where jobs have their directories; "" = nowhere."""
+        self._hands_out = hands_out
+        self._checkpoint_root = checkpoint_root
         self.fault = ""  # why there was no answer, the last time
         self._grants = grants
         self._inventory = inventory
@@ -160,6 +166,7 @@ class KubeletHoldings:
         self._one_at_a_time = asyncio.Lock()
         self._met: set[str] = set()
         self._strangers: tuple[ContainerDevices, ...] = ()
+        self._uids: dict[str, str] = {}  # of the pods that have those
 
     def meet(self, directory: str, hello: Hello) -> None:
         """A launcher at the door of a grant that is nobody's: whose it is must be found out soon."""
@@ -217,31 +224,45 @@ class KubeletHoldings:
             self._grants.drop(name)
         for pod, row in found.attach:
             try:
-                await self._grants.attach(pod, row.container, row.resource_name, row.device_ids)
+                await self._grants.attach(pod, row.container, row.resource_name, row.device_ids, beside=pods)
             except (Refusal, OSError) as error:
                 log.warning("holdings.not_attached", pod=f"{pod.namespace}/{pod.name}", error=str(error))
-        await self._settle_others(pods)
+        await self._settle_doors(pods)
         self._met &= {grant.name for grant in table.grants.values() if not grant.uid}
         self._inventory.withhold(
             "Draining", {device: _plugin_draining_fault(device, pod) for device, pod in found.draining.items()}
         )
-        if self._strangers != found.strangers:
-            self._strangers = found.strangers
+        uids = {f"{pod.namespace}/{pod.name}": pod.uid for pod in pods if found.strangers and pod.status.start_time}
+        rows_of = {f"{row.namespace}/{row.pod}" for row in found.strangers}
+        named = {pod: uid for pod, uid in uids.items() if pod in rows_of}
+        if (self._strangers, self._uids) != (found.strangers, named):
+            self._strangers, self._uids = found.strangers, named
             self._changed()
 
-    async def _settle_others(self, pods: Sequence[Pod]) -> None:
-        """Pods under the launcher that have no devices: no plugin is asked for them, and podresources does not name them."""
-        live = {pod.uid for pod in pods}
-        for grant in [g for g in self._grants.table.grants.values() if not g.devices]:
-            if grant.uid not in live and not self._launchers.is_connected(grant.uid):
+    async def _settle_doors(self, pods: Sequence[Pod]) -> None:
+        """Pods under the launcher have a door of their own, with devices or without, of our plugin or of another's."""
+        live, table = {pod.uid for pod in pods}, self._grants.table
+        for grant in [g for g in table.grants.values() if not g.devices]:
+            is_door_only = not any(other.devices for other in table.of(grant.uid))
+            if is_door_only and grant.uid not in live and not self._launchers.is_connected(grant.uid):
                 self._grants.release(grant.uid)
         for pod in pods:
             is_launched = pod.annotations.get(ANNOTATION_LAUNCH) == IN_CONTAINER
-            if is_launched and pod.uid not in self._launchers and not wanted_allocations(pod, lambda device: ""):
-                try:
-                    await self._grants.allocate(pod, [])
-                except (Refusal, OSError) as error:
-                    log.warning("holdings.no_directory", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+            if not is_launched or self._grants.has_door(pod.uid):
+                continue
+            gpus = sum(w.size for w in wanted_allocations(pod, lambda device: "") if self._grants.serves(w.resource))
+            if gpus and self._hands_out and not any(grant.devices for grant in table.of(pod.uid)):
+                continue  # nothing of it starts before its devices are known to be its own
+            try:
+                self._open_checkpoints(pod)
+                await self._grants.open_door(pod, gpus)
+            except (Refusal, OSError) as error:
+                log.warning("holdings.no_directory", pod=f"{pod.namespace}/{pod.name}", error=str(error))
+
+    def _open_checkpoints(self, pod: Pod) -> None:
+        job = pod.owner("TrainingJob")
+        if self._checkpoint_root and job is not None:
+            open_checkpoint_dir(self._checkpoint_root, pod.namespace, job.name, job.uid)
 
     def foreign(self) -> list[Holding]:
         """Devices that somebody else's plugin handed out."""
@@ -251,6 +272,7 @@ class KubeletHoldings:
                 row.container,
                 row.resource_name,
                 list(dict.fromkeys(map(self._row, row.device_ids))),
+                self._uids.get(f"{row.namespace}/{row.pod}", ""),
             )
             for row in self._strangers
         ]

@@ -6,15 +6,22 @@ Contradictions are refused, not resolved: a rule that can never match, a role th
 
 from __future__ import annotations
 
+import difflib
 import math
+import posixpath
 import re
 from collections.abc import Sequence
 
+import msgspec
+
+from remuda.api.checkpoint_volume import FLEETING_SOURCES, LASTING_SOURCES
 from remuda.api.errors import Refusal
+from remuda.api.injected_fields import MOUNT_ROOT
 from remuda.api.number_bounds import MAX_COUNT
 from remuda.api.selectors import is_label_key
 from remuda.api.training import (
     UNLIMITED,
+    VOLUME_PATH,
     Cause,
     Checkpoint,
     Failure,
@@ -40,6 +47,7 @@ MAX_POD_PREFIX = 58  # of "<job>-<role>": an index of four digits still fits
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 MAX_RULES = 64
+MAX_VOLUME_BYTES = 4096  # of a checkpoint volume: it is written into every pod
 MAX_STEPS = MAX_COUNT
 MAX_SECONDS = 10 * 365 * 86_400.0
 AFTER = ("Running", "Succeeded")
@@ -98,6 +106,7 @@ def check_training_job(job: TrainingJob) -> None:
     _check_segments(spec)
     _check_failure_limits(spec.failure)
     _check_checkpoint(spec.checkpoint)
+    _check_checkpoint_volume(spec)
     _check_training_policies(spec)
 
 
@@ -182,6 +191,59 @@ def _check_checkpoint(checkpoint: Checkpoint) -> None:
             "Give an absolute path that all ranks share.",
             "spec.checkpoint.path",
         )
+
+
+def _check_checkpoint_volume(spec: TrainingJobSpec) -> None:
+    volume, where, path = spec.checkpoint.volume, "spec.checkpoint.volume", spec.checkpoint.path
+    if path and posixpath.normpath(path) in ("/", "//"):
+        raise Refusal(
+            "InvalidCheckpointPath",
+            "checkpoint.path is the root.",
+            "Name a directory below it.",
+            "spec.checkpoint.path",
+        )
+    if not volume:
+        return
+    if len(volume) != 1 or not isinstance(next(iter(volume.values())), dict):
+        raise Refusal(
+            "InvalidVolume",
+            f"checkpoint.volume names {len(volume)} sources of a volume; it has one, and that is an object.",
+            "Give exactly one, say {persistentVolumeClaim: {claimName: checkpoints}}.",
+            where,
+        )
+    (source,) = volume
+    if source in FLEETING_SOURCES:
+        raise Refusal(
+            "InvalidVolume",
+            f"A volume of type `{source}` cannot be written, or goes with its pod. Checkpoints must outlive pods.",
+            "Use a persistentVolumeClaim, nfs, or another volume that lasts.",
+            f"{where}.{source}",
+        )
+    if source not in LASTING_SOURCES:
+        near = difflib.get_close_matches(source, LASTING_SOURCES, n=1)
+        fix = f"Did you mean `{near[0]}`?" if near else f"Use one of {', '.join(sorted(LASTING_SOURCES))}."
+        raise Refusal("InvalidVolume", f"`{source[:100]}` is not a source of a volume.", fix, where)
+    if len(msgspec.json.encode(volume)) > MAX_VOLUME_BYTES:
+        raise Refusal(
+            "InvalidVolume", "checkpoint.volume is too long.", f"Use at most {MAX_VOLUME_BYTES} bytes.", where
+        )
+    at = posixpath.normpath(spec.checkpoint.directory)
+    if ":" in at or (at != VOLUME_PATH and (at == MOUNT_ROOT or at.startswith(f"{MOUNT_ROOT}/"))):
+        raise Refusal(
+            "InvalidCheckpointPath",
+            f"A volume cannot be mounted at `{at[:200]}`.",
+            f"Choose a path without `:` and outside {MOUNT_ROOT}, or leave it out for {VOLUME_PATH}.",
+            "spec.checkpoint.path",
+        )
+    for index, role in enumerate(spec.roles):
+        mounts = role.template.spec["containers"][0].get("volumeMounts") or []
+        if any(isinstance(m, dict) and posixpath.normpath(str(m.get("mountPath") or "")) == at for m in mounts):
+            raise Refusal(
+                "MountedTwice",
+                f"Role `{role.name}` mounts a volume at {at[:200]}, where checkpoint.volume goes.",
+                "Keep one of the two, or change checkpoint.path.",
+                f"spec.roles[{index}].template.spec.containers[0].volumeMounts",
+            )
 
 
 def _camel_case(name: str) -> str:

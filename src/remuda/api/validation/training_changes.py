@@ -1,4 +1,5 @@
-"""What may be changed of a TrainingJob that is there: its roles and their pods' templates only while no rank is given to a pod.
+"""What may be changed of a TrainingJob that is there: its roles, their pods' templates and the place of its checkpoints only
+while no rank is given to a pod.
 
 Pods are made one by one, for as long as the job lives. Were the template of a running gang another one from some moment on, the
 next pod that is replaced would run the new command beside ranks that run the old one. A job that is suspended, or has no ranks
@@ -33,6 +34,14 @@ def check_training_job_change(old: TrainingJob, new: TrainingJob) -> None:
             "Pods of this job run, and ranks are numbered by the order of its roles. In another order they would change.",
             f"Keep the order, with new roles at the end. Or: {_suspend_first(old, 'the roles')}",
             "spec.roles",
+        )
+    places = (old.spec.checkpoint, new.spec.checkpoint)
+    if places[0].volume != places[1].volume or places[0].directory != places[1].directory:
+        raise Refusal(
+            TEMPLATE_IN_USE,
+            "Pods of this job run with the place for checkpoints that they were made with. Others would look elsewhere.",
+            _suspend_first(old, "it"),
+            "spec.checkpoint.volume" if places[0].volume != places[1].volume else "spec.checkpoint.path",
         )
     for index, role in enumerate(new.spec.roles):
         if role.name in before and not has_same_pods(before[role.name], role):

@@ -127,6 +127,43 @@ if TYPE_CHECKING:
     metavar="N",
     help="Port on which peers are answered; 0 = no peers.",
 )
+@click.option(
+    "--uninstall",
+    is_flag=True,
+    help="Run nothing: remove the agent's files from this node (docs: deploy/README.md).",
+)
+@click.option(
+    "--keep-launcher", is_flag=True, help="With --uninstall: pods of jobs run on here, and need the launcher's file."
+)
+@click.option(
+    "--copy-space",
+    default="",
+    metavar="BYTES",
+    help="Space for copies of other nodes' checkpoints: 500Gi; 0 = take none.  [default: a fifth of the file system]",
+)
+@click.option(
+    "--copy-max", default="256Gi", show_default=True, metavar="BYTES", help="The largest checkpoint that is copied."
+)
+@click.option(
+    "--copy-bandwidth",
+    default="512Mi",
+    show_default=True,
+    metavar="BYTES",
+    help="For copies of checkpoints, a second, each way; 0 = no limit.",
+)
+@click.option(
+    "--checkpoint-ttl",
+    type=click.FloatRange(min=0),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="Checkpoints and copies of a job outlive it for so long.",
+)
+@click.option(
+    "--shared-checkpoints",
+    is_flag=True,
+    help="All nodes have one and the same ROOT/checkpoints: nothing is copied.",
+)
 def agent(
     node: str | None,
     kubeconfig: str | None,
@@ -150,6 +187,13 @@ def agent(
     link_namespace: str,
     peer_host: str,
     peer_port: int,
+    uninstall: bool,
+    keep_launcher: bool,
+    copy_space: str,
+    copy_max: str,
+    copy_bandwidth: str,
+    checkpoint_ttl: float,
+    shared_checkpoints: bool,
 ) -> int:
     """Run on a node: offer its devices to the kubelet, watch their health, and stop and start the ranks of jobs.
 
@@ -160,8 +204,10 @@ def agent(
     import logging
 
     from remuda.agent.allocation.mig_slicing import parse_mig_layouts
+    from remuda.agent.copies.copy_store import CopyLimits
     from remuda.cli.errors import Failed
     from remuda.cli.program_logs import show_logs
+    from remuda.runtime.copies_endpoint import CopyConfig, parse_copy_bytes
     from remuda.runtime.node_agent import (
         AgentProcessConfig,
         own_node_name,
@@ -172,6 +218,12 @@ def agent(
     from remuda.runtime.node_name_check import NodeNotFound
     from remuda.runtime.peer_endpoint import PeerConfig
 
+    if uninstall:
+        from remuda.runtime.agent_files import remove_agent_files
+
+        for line in remove_agent_files(state, kubelet_dir, cdi_dir, keep_launcher=keep_launcher):
+            click.echo(line)
+        return 0
     config = AgentProcessConfig(
         node=node or own_node_name(),
         state=state,
@@ -194,6 +246,15 @@ def agent(
         link_namespace=link_namespace,
         link_token=link_token,
         peers=PeerConfig(peer_host, peer_port),
+        copies=CopyConfig(
+            CopyLimits(
+                parse_copy_bytes(copy_space, "copy-space") if copy_space else None,
+                parse_copy_bytes(copy_max, "copy-max"),
+            ),
+            parse_copy_bytes(copy_bandwidth, "copy-bandwidth"),
+            checkpoint_ttl * 3600.0,
+            shared_checkpoints,
+        ),
     )
     show_logs(logging.INFO)
     try:

@@ -19,6 +19,7 @@ def backup(session: Session, file: Path) -> None:
     """
     from remuda.runtime.backup import make_backup
 
+    session.need_embedded("backup")
     manifest = make_backup(session.state, file, session.clock())
     size = file.stat().st_size
     click.echo(f"{file}: {size} bytes, state format {manifest.format} of Remuda {manifest.remuda}.")
@@ -32,6 +33,7 @@ def restore(session: Session, file: Path) -> None:
     """Make a state directory from a backup. The directory must not hold a cluster yet. Backups of a newer Remuda are refused."""
     from remuda.runtime.backup import restore_backup
 
+    session.need_embedded("restore")
     manifest = restore_backup(file, session.state)
     click.echo(
         f"{session.state.path} is restored from {file} (Remuda {manifest.remuda}). Start it with `{session.command_line('up')}`."

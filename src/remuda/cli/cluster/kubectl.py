@@ -28,6 +28,11 @@ def kubectl(session: Session, arguments: tuple[str, ...]) -> int:
     """Run kubectl on this cluster: remuda kubectl -- get pods. Set KUBECTL to use another program."""
     from remuda.api.errors import Refusal
 
+    namespace = ["--namespace", session.asked_namespace] if session.asked_namespace else []
+    if (access := session.access) is not None:
+        file = [f"--kubeconfig={access.origin}"] if session.names_file else []
+        context = [f"--context={access.context}"] if access.context else []
+        os.execve(find_kubectl(), ["kubectl", *file, *context, *namespace, *arguments], dict(os.environ))
     state = session.state
     if state.holder() is None or not state.kubeconfig.exists():
         raise Refusal(
@@ -36,5 +41,4 @@ def kubectl(session: Session, arguments: tuple[str, ...]) -> int:
             f"Start one with `{state.command_line('up -d')}`, or choose another state directory with --state.",
         )
     program = find_kubectl(f"; any client works with KUBECONFIG={state.kubeconfig}")
-    namespace = ["--namespace", session.asked_namespace] if session.asked_namespace else []
     os.execve(program, ["kubectl", *namespace, *arguments], {**os.environ, "KUBECONFIG": str(state.kubeconfig)})

@@ -94,6 +94,12 @@ _TAIL_LINES = 12
     metavar="N",
     help="With --split: number of processes that run nodes.",
 )
+@click.option(
+    "--checkpoints-per-node",
+    is_flag=True,
+    default=None,
+    help="With --split: nodes share no directory of checkpoints; their agents copy them to each other.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; its log is <state>/up.log.")
 @click.option(
     "--wait",
@@ -119,11 +125,17 @@ def up(
 
     Start it again on the same state directory and it continues where it stopped. Ctrl-C or `remuda down` stops it.
     """
+    from remuda.api.errors import Refusal
     from remuda.runtime.up_command import check_same_config, run_up
     from remuda.runtime.up_config import check_cluster_config
 
+    session.need_embedded("up")
     state = session.state
     config = check_cluster_config(merge_up_options(state.remembered(), asked))
+    if config.checkpoints_per_node and not split:
+        raise Refusal(
+            "ContradictingOptions", "Nodes of one process share a directory.", "Add --split to --checkpoints-per-node."
+        )
     if detach:
         refuse_second_up_command(state)
         check_same_config(config, state.remembered())
@@ -316,6 +328,7 @@ def _up_options(config: ClusterConfig) -> list[str]:
         f"--mass-silence={config.mass_silence}",
         f"--mass-silence-hold={config.mass_silence_hold_seconds:g}",
         f"--mass-silence-window={config.mass_silence_window_seconds:g}",
+        *(["--checkpoints-per-node"] if config.checkpoints_per_node else []),
         *(f"--mig={layout}" for layout in cluster_config_mig_words(config.mig)),
         *(f"--replicas={shares}" for shares in cluster_config_replica_words(config.replicas)),
         *(f"--allow-hook={pattern}" for pattern in config.allow_hooks),
@@ -349,6 +362,7 @@ def down(session: Session, wait: float) -> None:
     from remuda.cli.errors import Failed
     from remuda.cli.text import duration_text
 
+    session.need_embedded("down")
     state = session.state
     pid = state.holder()
     if pid is None:

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEADLINE_S = 10.0
+DEADLINE_S = 40.0  # a manager refuses after 20 s what no agent took
+NOTE_AFTER_S = 2.0
+UNDER_WAY = ("Pending", "Running")
 
 
 @click.group(cls=CommandGroup)
@@ -253,22 +255,62 @@ async def _check_device_option(node: Any, spec: DrillSpec) -> None:
 
 
 async def _await_drill(cluster: Cluster, made: Drill, phase: str = "") -> Drill:
-    """The drill once it was carried out or refused; with `phase`, once it has got that far."""
+    """The drill once it was carried out or refused; with `phase`, once it has got that far. A drill that nobody has taken by then
+    is withdrawn: it must not happen later, when nobody expects it."""
     from remuda.api.drills import Drill
     from remuda.api.selectors import parse_field_selector
     from remuda.cli.errors import Failed
 
     fields = parse_field_selector(f"metadata.name={made.name}")
+    noting = asyncio.get_running_loop().call_later(NOTE_AFTER_S, _note_waiting, made)
+    last = made
     try:
         async with asyncio.timeout(DEADLINE_S):
             async for event in cluster.watch(Drill, made.metadata.resource_version, fields=fields):
-                found = event.obj
-                if found is not None and (found.status.phase == phase if phase else found.status.phase != "Pending"):
-                    return found
+                last = event.obj or last
+                if last.status.phase == phase if phase else last.status.phase not in UNDER_WAY:
+                    return last
     except TimeoutError:
         pass
-    raise Failed(
-        "DrillPending",
-        f"Drill {made.name} was not carried out within {DEADLINE_S:g} s.",
-        f"Check `remuda status` and `remuda get drills {made.name} -o yaml`.",
-    )
+    finally:
+        noting.cancel()
+    look = f"Check `remuda status` and `remuda get drills {made.name} -o yaml`."
+    if phase:
+        raise Failed("DrillPending", f"Drill {made.name} was not {phase.lower()} within {DEADLINE_S:g} s.", look)
+    withdrawn = await _withdraw_drill(cluster, made)
+    if withdrawn is None:
+        raise Failed(
+            "NobodyTookIt",
+            f"Nobody carried out drill {made.name} within {DEADLINE_S:g} s. It is withdrawn; nothing was broken.",
+            "Check that the node's agent runs: `remuda status`.",
+        )
+    if withdrawn.status.phase in UNDER_WAY:
+        words = f"Drill {made.name} was begun, and there was no answer within {DEADLINE_S:g} s."
+        raise Failed("DrillPending", words, look)
+    return withdrawn
+
+
+async def _withdraw_drill(cluster: Cluster, made: Drill) -> Drill | None:
+    """None when it is gone and never happened; else the drill, which somebody took in the last moment."""
+    from remuda.api.drills import Drill
+    from remuda.api.errors import Conflict, NotFound
+    from remuda.kube.cluster import Preconditions
+
+    while True:
+        try:
+            found = await cluster.get(Drill, made.name)
+            if found.uid != made.uid or found.status.phase != "Pending":
+                return found
+            when = Preconditions(uid=found.uid, resource_version=found.metadata.resource_version)
+            await cluster.delete(Drill, made.name, when=when)
+        except NotFound:
+            return None
+        except Conflict:
+            continue
+        return None
+
+
+def _note_waiting(made: Drill) -> None:
+    spec = made.spec
+    where = f"{spec.node}" if spec.node else f"pod {spec.namespace}/{spec.pod}"
+    click.echo(f"note: waiting for {where} to answer drill {made.name} (up to {DEADLINE_S:g} s)", err=True)

@@ -12,12 +12,14 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable
 from time import localtime, strftime
+from typing import Any
 
 from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.names import LABEL_GANG
 from remuda.api.selectors import labels_equal, parse_field_selector
 from remuda.api.training import TrainingJob
+from remuda.cli.allowed import list_if_allowed
 from remuda.cli.errors import FAILED, Failed
 from remuda.cli.jobs.job_screen import JobPicture, render_job, take_job_picture
 from remuda.cli.jobs.recovery_screen import job_transition_lines
@@ -54,12 +56,14 @@ class JobFollower:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        self._nodes = (await self._cluster.list(Node)).items
-        informers = (self._jobs.run(), self._pods.run(), self._devices.run())
-        tasks = [asyncio.create_task(run) for run in informers]
+        self._nodes = await list_if_allowed(self._cluster, Node) or []
+        informers: list[Informer[Any]] = [self._jobs, self._pods]
+        if await list_if_allowed(self._cluster, NodeDevices) is not None:
+            informers.append(self._devices)
+        tasks = [asyncio.create_task(informer.run()) for informer in informers]
         try:
             async with asyncio.timeout(10):
-                for informer in (self._jobs, self._pods, self._devices):
+                for informer in informers:
                     await informer.synced()
             yield
         finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,11 +71,15 @@ def choose_log_sections(
 
 
 def render_log_line(section: LogSection, line: bytes, *, prefix: bool, form: str) -> str:
+    return render_rank_line(section.pod, section.rank, section.attempt, line, prefix=prefix, form=form)
+
+
+def render_rank_line(pod: str, rank: int | None, attempt: int | None, line: bytes, *, prefix: bool, form: str) -> str:
+    """`attempt`: None where it is not known."""
     text = line.decode(errors="replace").rstrip("\r")
     if form == "json":
-        entry = {"attempt": section.attempt, "rank": section.rank, "pod": section.pod, "line": text}
-        return json.dumps(entry, ensure_ascii=False)
-    who = f"rank {section.rank}" if section.rank is not None else section.pod
+        return json.dumps({"attempt": attempt, "rank": rank, "pod": pod, "line": text}, ensure_ascii=False)
+    who = f"rank {rank}" if rank is not None else pod
     return f"[{who}] {text}" if prefix else text
 
 
@@ -104,10 +108,19 @@ def logs(
 ) -> None:
     """Show what the ranks of a job printed, earlier attempts and deleted pods included.
 
-    -o json prints one object per line: {"attempt", "rank", "pod", "line"}.
+    On a real cluster: of the pods that are there. -o json prints one object per line: {"attempt", "rank", "pod", "line"}.
     """
     from remuda.link.rank_logs import RankLogIndex
 
+    if session.is_real:
+        from remuda.cli.jobs.pod_logs import print_pod_logs, refuse_attempt
+
+        def render(prefix: bool) -> Callable[[str, int | None, bytes], str]:
+            return lambda pod, of, line: render_rank_line(pod, of, None, line, prefix=prefix, form=form)
+
+        refuse_attempt(attempt)
+        asyncio.run(print_pod_logs(session, job, rank, tail, follow=follow, render=render))
+        return
     root = session.state.logs
     index = RankLogIndex(root, session.namespace, job, asyncio.run(_find_job_uid(session, job)))
     sections = index.refresh()

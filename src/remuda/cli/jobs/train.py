@@ -147,14 +147,15 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
             job, note = (from_file, "") if from_file else await _complete_job(cluster, asked, flags, name)
             await _check_before_create(session, cluster, job)
             stuck = await _why_it_cannot_start(cluster, job)
-            for line in filter(None, (note, stuck, _earlier_checkpoints_note(session, job))):
+            notes = (note, stuck, _earlier_checkpoints_note(session, job), _unshared_checkpoints_note(job))
+            for line in filter(None, notes):
                 click.echo(f"note: {line}", err=True)
             if dry_run:
                 print_document("yaml" if form == "table" else form, object_body(job))
                 return 0
             assert cluster is not None
             made = await _create_job(cluster, job)
-            session.choose(None, made.namespace)  # a file may name another one
+            session.choose(namespace=made.namespace)  # a file may name another one
             _announce_job(session, made, form, can_start=not stuck)
             if not watch:
                 return 0
@@ -275,25 +276,31 @@ async def _job_names(cluster: Cluster | None, namespace: str) -> set[str]:
 async def _default_topology(cluster: Cluster, asked: JobRequest) -> tuple[str, str]:
     from remuda.api.devices import NodeDevices
     from remuda.api.kubernetes.core_v1 import Node
+    from remuda.cli.allowed import list_if_allowed
     from remuda.cli.jobs.preflight import default_job_topology
     from remuda.runtime.up_config import RACK_LABEL
 
-    nodes, devices = (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items
+    nodes, devices = await list_if_allowed(cluster, Node), await list_if_allowed(cluster, NodeDevices)
+    if nodes is None or devices is None:
+        return "", "You may not list the cluster's nodes and devices, so no rack is asked for. --topology names one."
     return default_job_topology(asked.replicas, asked.spares, asked.gpus, RACK_LABEL, nodes, devices)
 
 
 async def _why_it_cannot_start(cluster: Cluster | None, job: TrainingJob) -> str:
     from remuda.api.devices import NodeDevices
     from remuda.api.kubernetes.core_v1 import Node
+    from remuda.cli.allowed import list_if_allowed
     from remuda.cli.jobs.preflight import why_job_cannot_start
 
     if cluster is None:
         return ""
-    return why_job_cannot_start(job, (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items)
+    nodes, devices = await list_if_allowed(cluster, Node), await list_if_allowed(cluster, NodeDevices)
+    return why_job_cannot_start(job, nodes, devices) if nodes is not None and devices is not None else ""
 
 
 async def _check_before_create(session: Session, cluster: Cluster | None, job: TrainingJob) -> None:
     from remuda.api.devices import NodeDevices
+    from remuda.cli.allowed import list_if_allowed
     from remuda.cli.jobs import preflight
 
     if _runs_on_this_machine(session, job):
@@ -304,7 +311,12 @@ async def _check_before_create(session: Session, cluster: Cluster | None, job: T
     if cluster is None:
         click.echo("note: No cluster is running, so the job was checked but not its place in the cluster.", err=True)
         return
-    preflight.check_job_gpus(job, (await cluster.list(NodeDevices)).items)
+    ledgers = await list_if_allowed(cluster, NodeDevices)
+    if ledgers is not None:
+        preflight.check_job_gpus(job, ledgers)
+    else:
+        words = "You may not list the cluster's devices, so whether it has such GPUs was not checked."
+        click.echo(f"note: {words}", err=True)
     if job.name in await _job_names(cluster, job.namespace):
         raise preflight.job_name_taken(job)
 
@@ -312,13 +324,24 @@ async def _check_before_create(session: Session, cluster: Cluster | None, job: T
 def _earlier_checkpoints_note(session: Session, job: TrainingJob) -> str:
     from remuda.cli.jobs.preflight import has_checkpoints
 
-    place = Path(job.spec.checkpoint.path or session.state.checkpoints / job.namespace / job.name)
+    place = Path(job.spec.checkpoint.directory or session.state.checkpoints / job.namespace / job.name)
     if not _is_process_runtime(session) or not has_checkpoints(place):
         return ""
     return f"Found checkpoints in {place}: training continues from them. Delete them to start from step 0."
 
 
+def _unshared_checkpoints_note(job: TrainingJob) -> str:
+    """Of a job with an image: it is for real nodes, each with a disk of its own. Those of an embedded cluster are one machine."""
+    from remuda.api.checkpoint_volume import are_checkpoints_on_node_disks, node_disks_text
+    from remuda.cli.jobs.preflight import pod_spec
+
+    has_image = any(pod_spec(role).containers[0].image for role in job.spec.roles)
+    return node_disks_text(job.spec) if has_image and are_checkpoints_on_node_disks(job.spec) else ""
+
+
 def _is_process_runtime(session: Session) -> bool:
+    if session.is_real:
+        return False
     config = session.state.remembered()
     return config is None or config.runtime == "process"
 
@@ -354,8 +377,8 @@ def _announce_job(session: Session, job: TrainingJob, form: str, *, can_start: b
     spares = f" and {plural_text(job.spec.spares, 'spare')}" if job.spec.spares else ""
     where = f", all in one {job.spec.topology.required.rpartition('/')[2]}" if job.spec.topology.required else ""
     click.echo(f"Created job {job.name}: {plural_text(ranks, 'rank')} with {plural_text(gpus, 'GPU')}{spares}{where}.")
-    if job.spec.checkpoint.path:
-        click.echo(f"Checkpoints: {job.spec.checkpoint.path}")
+    if job.spec.checkpoint.directory:
+        click.echo(f"Checkpoints: {job.spec.checkpoint.directory}")
     commands = {
         f"job {job.name} -w": "follow it",
         f"logs {job.name} -f --rank 0": "what rank 0 prints",

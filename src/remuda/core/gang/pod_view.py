@@ -36,9 +36,10 @@ class MemberProgress(msgspec.Struct, frozen=True):
     checkpoint_seconds: float = 0.0  # the longest one took
     total_steps: int | None = None
     kept: int | None = None  # newest checkpoint of this attempt that its launcher has seen on disk
+    safe: tuple[int, ...] | None = None  # checkpoints that outlive its node; None = all that it keeps do
 
     def __post_init__(self) -> None:
-        counts = (self.step, self.checkpoint, self.total_steps, self.kept)
+        counts = (self.step, self.checkpoint, self.total_steps, self.kept, *(self.safe or ()))
         spans = (self.time, self.first_step_time, self.step_seconds, self.checkpoint_time, self.checkpoint_seconds)
         if all(map(is_plausible_count, counts)) and all(map(are_plausible_seconds, spans)):
             return
@@ -46,6 +47,8 @@ class MemberProgress(msgspec.Struct, frozen=True):
             value, most = getattr(self, name), MAX_COUNT if name == "step" else MAX_SECONDS
             meant = 0 if not value > 0 else min(value, most)  # what is no number (NaN) is not above 0
             msgspec.structs.force_setattr(self, name, meant)
+        if self.safe is not None:
+            msgspec.structs.force_setattr(self, "safe", tuple(filter(is_plausible_count, self.safe)))
         for name, is_plausible in (
             ("checkpoint", is_plausible_count),
             ("total_steps", is_plausible_count),

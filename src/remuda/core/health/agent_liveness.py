@@ -18,7 +18,7 @@ this one holder (`own_stalls`). So is all that was before the first sight of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 
 from remuda.api.devices import NodeDevices, Observed
@@ -69,6 +69,24 @@ def unreported_nodes(
         node
         for node in agents | reported.keys()
         if not reported.get(node) and agent_silent_since(find_lease(liveness_lease_name(node)), now) is None
+    )
+
+
+def nodes_with_agent(
+    ledgers: Iterable[NodeDevices],
+    leases: Collection[str],
+    find_lease: Callable[[str], Lease | None],
+    now: float,
+) -> frozenset[str]:
+    """Nodes whose agent has reported and is not silent. One without a lease of its own lives and dies with its node."""
+    return frozenset(
+        ledger.name
+        for ledger in ledgers
+        if ledger.observed != Observed()
+        and (
+            (lease := liveness_lease_name(ledger.name)) not in leases
+            or agent_silent_since(find_lease(lease), now) is None
+        )
     )
 
 

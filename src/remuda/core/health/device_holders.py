@@ -17,6 +17,7 @@ import msgspec
 
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.names import LABEL_GANG
 from remuda.core.state.snapshot import devices_of_pod
 
 
@@ -40,6 +41,27 @@ class DeviceCounts(msgspec.Struct, frozen=True):
 
 
 HoldersByDevice = Mapping[str, list[DeviceHolder]]  # by device
+
+
+def misnamed_pod_devices(node: NodeDevices, pods: Iterable[Pod]) -> list[tuple[Pod, tuple[str, ...]]]:
+    """Pods of the node whose annotation names other devices than they hold, and what they hold.
+
+    Only once the node has told of all that the annotation names, and of the whole gang: until then its agent tells by the
+    annotations whether pods of a gang were mixed up or got what nobody chose."""
+    held: dict[str, dict[str, None]] = {}
+    for holding in node.observed.holdings:
+        held.setdefault(holding.uid, {}).update(dict.fromkeys(holding.devices))
+    here = [pod for pod in pods if pod.is_live and pod.spec.node_name == node.name and devices_of_pod(pod)]
+    gangs = {
+        (pod.namespace, pod.labels[LABEL_GANG]) for pod in here if LABEL_GANG in pod.labels and pod.uid not in held
+    }
+    found: list[tuple[Pod, tuple[str, ...]]] = []
+    for pod in here:
+        named, has = set(devices_of_pod(pod)), held.get(pod.uid, {})
+        is_told = len(named) == len(has) and (pod.namespace, pod.labels.get(LABEL_GANG)) not in gangs
+        if is_told and named != has.keys():
+            found.append((pod, tuple(has)))
+    return found
 
 
 def device_holders_on(node: NodeDevices, pods: Iterable[Pod]) -> HoldersByDevice:

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 
-from remuda.core.health.agent_liveness import AGREE_SHARE
+from remuda.core.health.agent_liveness import AGREE_SHARE, REPORT_TIMEOUT_S
 
 FENCE_SHARE = 2 / 3  # of the lease
 LONGEST_LEASE_S = 3600  # as `remuda up --lease`; one that says more counts as this: it would keep a dead node for ever
@@ -50,6 +50,18 @@ def lease_of_fence_s(fence_s: float) -> float:
     """The lease whose holder runs its ranks for so long. Who was told to fence sooner than its own lease asks for renews as often
     as the holder of this one: a fence is always longer than the time between two renewals, and one that fails is made up for."""
     return fence_s / FENCE_SHARE
+
+
+def bounded_fence_s(asked_s: float, lease_s: float) -> float:
+    """When a node fences that was told to after `asked_s` (0: never). The manager may hand its ranks on when its lease has run
+    out: the fence comes before that, whatever was asked. `lease_s` 0: its silence means nothing."""
+    return min(asked_s, fence_after_s(min(lease_s, LONGEST_LEASE_S))) if lease_s > 0 else asked_s
+
+
+def renewal_pace_s(asked_s: float, lease_s: float) -> float:
+    """The lease at whose pace such a node renews."""
+    own_s = lease_s or REPORT_TIMEOUT_S
+    return min(own_s, lease_of_fence_s(bounded_fence_s(asked_s, lease_s))) if asked_s > 0 else own_s
 
 
 def launchers_run_s(left_s: float, lease_s: float) -> float:

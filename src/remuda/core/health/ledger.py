@@ -10,7 +10,7 @@ is taken off. What was known against a device before outlasts the silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -120,6 +120,18 @@ def _silent_verdict(device: str, since: float) -> Verdict:
         signal_origin("lease", "agent"),
         to_time(since),
     )
+
+
+def verdicts_summary(verdicts: Sequence[Verdict]) -> str:
+    """For a column of a table: how many are healthy, and the first that is not."""
+    bad = [v for v in verdicts if v.state is not DeviceState.HEALTHY]
+    healthy = f"{len(verdicts) - len(bad)} of {len(verdicts)} healthy"
+    if not bad:
+        return healthy
+    first = min(bad, key=lambda v: RANK[v.state])
+    why = f" ({first.reason})" if first.reason else ""
+    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    return f"{healthy}; {first.device} {first.state.value}{why}{more}"
 
 
 def health_ledger_rows(nodes: Iterable[NodeDevices], pods: Iterable[Pod]) -> list[LedgerRow]:

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from remuda.core.health.correlation import LABEL_RACK
+from remuda.core.health.correlation import LABEL_POWER, LABEL_RACK
 from remuda.core.health.mass_silence import WAIT, ZONE_LABEL, MassSilenceRule
 
 REACHES, CUT, UNSURE = "reaches", "cut", "unsure"
@@ -124,6 +124,19 @@ class PeerMap:
                 if turn < len(row) and len(chosen) < MOST_PEERS and row[(begin + turn) % len(row)].node != node:
                     chosen.append(row[(begin + turn) % len(row)])
         return tuple(sorted(chosen, key=lambda p: p.node))
+
+    def apart_from(self, node: str, places: Iterable[PeerPlace]) -> tuple[str, ...]:
+        """Of those, the nodes in another failure domain: another rack, and not on the same power. Who has no rack is nowhere."""
+        mine = self._labels.get(node, {})
+        if not mine.get(LABEL_RACK):
+            return ()
+        labels = {place.node: self._labels.get(place.node, {}) for place in places}
+        return tuple(
+            name
+            for name, other in sorted(labels.items())
+            if other.get(LABEL_RACK)
+            and not any(other.get(d) == mine[d] for d in (LABEL_RACK, LABEL_POWER) if mine.get(d))
+        )
 
 
 class PeerStanding:

@@ -10,7 +10,8 @@ not begun, and `waitingFor` says why. Units that are cheapest to empty come firs
 when nothing else does. A node that another incident or actor has is not begun.
 
 Invariants: while a canary is not Done no node beside the canaries is begun; after a failure none is; at most `maxUnavailable`
-nodes are under way, or one unit that is larger; a node that failed keeps its cordon. A roll-out that is deleted frees its nodes.
+nodes are under way, or one unit that is larger; a node that failed keeps its cordon. `abandoned_marks` frees the
+nodes of one that is deleted.
 
 A remedy ladder does none of this: it acts on what has failed, and one that fails stops no other (docs/adr/0018).
 """
@@ -43,6 +44,7 @@ from remuda.core.remedies.limits import limit_of_share
 LOOK_S = 5.0
 ANSWER_S = 30.0  # after its deadline an order must be answered
 BUSY = (StepPhase.DRAINING, StepPhase.ACTING, StepPhase.VERIFYING)
+ROLLOUT_PREFIX = "rollout-"  # no incident's name begins so
 
 
 class ObservedRollout(msgspec.Struct, frozen=True):
@@ -77,16 +79,11 @@ class RolloutPlan(msgspec.Struct, frozen=True):
 
 def rollout_owner(name: str) -> str:
     """How nodes and orders name a roll-out, beside incidents."""
-    return f"rollout-{name}"
+    return f"{ROLLOUT_PREFIX}{name}"
 
 
 def is_rollout_order(order_id: str, rollout: NodeRollout) -> bool:
     return order_id.startswith(f"{rollout_owner(rollout.name)}.")
-
-
-def release_rollout_node(name: str, node: Node) -> JsonObject:
-    """The patch of a node whose roll-out is gone; {} when it has none of it."""
-    return remedy_node_patch(node, rollout_owner(name), hold=False, cordon=False, request=None)
 
 
 def rollout_selects_node(rollout: NodeRollout, node: Node) -> bool:

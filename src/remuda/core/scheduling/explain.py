@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
+
 from remuda.api.errors import Refusal
 from remuda.core.scheduling.driver_version import explain_min_driver_unmet, is_node_driver_too_old, node_driver_version
 from remuda.core.scheduling.first_fit import count_fitting_pods, may_schedule_on_node
@@ -18,6 +20,8 @@ from remuda.core.state.pod_requests import is_extended_resource
 from remuda.core.state.snapshot import NodeView, Snapshot, tolerates_taints
 from remuda.core.state.transaction import Transaction, resource_node_lacks
 
+NO_AGENT = "NoAgent"
+
 
 def explain_never_placeable(snapshot: Snapshot, pods: Sequence[PodAsk]) -> Refusal | None:
     """What no node could give those pods, even if all of it were free; None when there is no such thing."""
@@ -25,6 +29,7 @@ def explain_never_placeable(snapshot: Snapshot, pods: Sequence[PodAsk]) -> Refus
         _unknown_resource_refusal(snapshot, pods)
         or _pod_too_large_refusal(snapshot, pods)
         or _driver_too_old_refusal(snapshot, pods)
+        or _no_agent_refusal(snapshot, pods)
     )
 
 
@@ -106,10 +111,29 @@ def _driver_too_old_refusal(snapshot: Snapshot, members: Sequence[PodAsk]) -> Re
     return next(filter(None, refusals), None)
 
 
+def _no_agent_refusal(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
+    """Every node that would take such pods is one whose agent is missing or silent."""
+    pod = next((pod for pod in members if pod.needs_agent), None)
+    if pod is None:
+        return None
+    bare = msgspec.structs.replace(pod, needs_agent=False)
+    found = [view for view in snapshot.nodes if may_schedule_on_node(view, bare)]
+    if not found or any(view.has_agent for view in found):
+        return None
+    names = ", ".join(view.name for view in found[:3]) + (", ..." if len(found) > 3 else "")
+    return Refusal(
+        NO_AGENT,
+        f"No node that could take the job's pods has a live Remuda agent ({names}).",
+        "Label the nodes (kubectl label node NAME remuda.dev/agent=true) and look after their agents: `remuda nodes`.",
+    )
+
+
 def _why_node_takes_no_pod(view: NodeView, pod: PodAsk) -> str:
     """Why the node takes no such pod at all, however much of it is free; "" when it would."""
     if view.closed:
         return view.closed
+    if pod.needs_agent and not view.has_agent:
+        return "without a live agent"
     if not tolerates_taints(pod.tolerations, view.taints):
         return "tainted"
     if missing := resource_node_lacks(view, pod.requests):

@@ -76,6 +76,7 @@ def may_schedule_on_node(view: NodeView, pod: PodAsk) -> bool:
     """Whether the node takes such a pod, if there is room."""
     return (
         not view.closed
+        and (view.has_agent or not pod.needs_agent)
         and all(view.labels.get(key) == value for key, value in pod.node_selector)
         and is_node_in_terms(pod.node_terms, view.name, view.labels)
         and tolerates_taints(pod.tolerations, view.taints)

@@ -9,10 +9,12 @@ import msgspec
 
 from remuda.api.kubernetes.core_v1 import Pod, Toleration
 from remuda.api.names import (
+    ANNOTATION_LAUNCH,
     ANNOTATION_MIN_DRIVER,
     ANNOTATION_OPTIONAL,
     ANNOTATION_PREFER_NODE,
     ANNOTATION_TOLERATE_DEGRADED,
+    IN_CONTAINER,
     RESOURCE_GPU,
 )
 from remuda.core.scheduling.node_affinity import NodeTerms, required_node_terms
@@ -34,6 +36,7 @@ class PodAsk(msgspec.Struct, frozen=True):
     tolerates_degraded: bool = False
     min_driver: str = ""
     node_terms: NodeTerms = None  # required node affinity
+    needs_agent: bool = False  # its launcher is a file of the node's agent, and waits for it
 
     @property
     def requests(self) -> Amounts:
@@ -78,6 +81,7 @@ class GangAsk(msgspec.Struct, frozen=True):
                 p.min_driver,
                 p.prefer,
                 p.optional,
+                p.needs_agent,
             )
             for p in self.members
         )
@@ -108,4 +112,5 @@ def pod_ask_of(pod: Pod) -> PodAsk:
         tolerates_degraded=pod.annotations.get(ANNOTATION_TOLERATE_DEGRADED) == "true",
         min_driver=pod.annotations.get(ANNOTATION_MIN_DRIVER, ""),
         node_terms=required_node_terms(pod.spec),
+        needs_agent=pod.annotations.get(ANNOTATION_LAUNCH) == IN_CONTAINER,
     )

@@ -69,6 +69,7 @@ class NodeView(msgspec.Struct, frozen=True):
     withheld: frozenset[str] = frozenset()  # resources nothing of which is to be placed here
     worn: int = 0
     penalty: int = 0
+    has_agent: bool = True  # a live one, that has reported
 
 
 @dataclass(frozen=True)
@@ -196,14 +197,21 @@ def build_snapshot(
     penalties: Mapping[str, int] | None = None,
     reserved: Iterable[Reservation] = (),
     unreported: frozenset[str] = frozenset(),
+    agentless: frozenset[str] = frozenset(),
 ) -> Snapshot:
     """`dead`: nodes whose lease ran out. `assumed`: uid -> (node, devices) of bindings not seen back yet. `penalties`: by
-    node. `reserved`: places that only some may have. `unreported`: nodes whose agent has yet to say what is there."""
+    node. `reserved`: places that only some may have. `unreported`: nodes whose agent has yet to say what is there. `agentless`:
+    nodes without an agent that lives and has reported."""
     against = penalties or {}
     ledger = {nd.name: nd for nd in node_devices}
     views = tuple(
         _node_view(
-            node, ledger.get(node.name), node.name not in dead, against.get(node.name, 0), node.name in unreported
+            node,
+            ledger.get(node.name),
+            node.name not in dead,
+            against.get(node.name, 0),
+            node.name in unreported,
+            node.name not in agentless,
         )
         for node in sorted(nodes, key=lambda n: n.name)
     )
@@ -276,7 +284,12 @@ def _spend_pod_requests(left: dict[str, int], pod: Pod) -> None:
 
 
 def _node_view(
-    node: Node, devices: NodeDevices | None, alive: bool, penalty: int, is_unreported: bool = False
+    node: Node,
+    devices: NodeDevices | None,
+    alive: bool,
+    penalty: int,
+    is_unreported: bool = False,
+    has_agent: bool = True,
 ) -> NodeView:
     rows = devices.observed.devices if devices else []
     ids = tuple(d.id for d in rows)
@@ -305,6 +318,7 @@ def _node_view(
         withheld=frozenset(devices.withheld) if devices else frozenset(),
         worn=snapshot_device_mask(ids, degraded) if degraded else 0,
         penalty=penalty,
+        has_agent=has_agent,
     )
 
 

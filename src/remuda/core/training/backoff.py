@@ -4,6 +4,8 @@ A restart. The first comes at once. Each further one without a step gained waits
 that dies at start, and above all one that a rule says to ignore, must not keep a whole gang spinning. Derived from the recoveries
 in the status, so no restart of Remuda forgets it. What was planned (suspension, a move, maintenance) waits for nothing.
 
+A launcher that cannot start. Its pod is replaced, and each further one in a row waits in the same way.
+
 A refused pod. A quota, a policy or a field refuses the same pod again until somebody changes something, and nobody tells when.
 So the gang tries again, more and more rarely. The pause is kept in memory: losing it costs one early try. The refusal itself is
 in the status (PodsRefused).
@@ -11,10 +13,13 @@ in the status (PodsRefused).
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 import msgspec
 
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause
+from remuda.core.gang.launcher_trouble import LAUNCHER_TROUBLES
 from remuda.core.training.planning_context import PlanningContext
 
 CREATE_FIRST_S, CREATE_MAX_S = 1.0, 15.0
@@ -35,6 +40,15 @@ def job_restart_at(ctx: PlanningContext) -> float | None:
         return None
     pause = min(RESTART_FIRST_S * 2.0 ** min(before - 1, 16), ctx.spec.failure.backoff_max_seconds)
     return to_seconds(last.detected_at) + pause
+
+
+def launcher_retry_at(ctx: PlanningContext, reason: str) -> float | None:
+    """When a pod may be made for one whose launcher could not start: later with each such try in a row."""
+    if reason not in LAUNCHER_TROUBLES:
+        return None
+    in_a_row = takewhile(lambda r: r.reason in LAUNCHER_TROUBLES, reversed(ctx.status.recoveries))
+    tries = max(1, sum(1 for _ in in_a_row))
+    return ctx.now + min(RESTART_FIRST_S * 2.0 ** min(tries - 1, 16), ctx.spec.failure.backoff_max_seconds)
 
 
 # -- pods that the API refused -----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from remuda.api.meta import to_time
 from remuda.api.training import Member, RetiredPod, SuccessPolicy
 from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.backoff import job_restart_at
+from remuda.core.training.checkpoint_copies import resumes_after_start
 from remuda.core.training.checkpoint_sizes import with_world_size, worlds_so_far
 from remuda.core.training.faults import NOT_STOPPED
 from remuda.core.training.kept_checkpoints import (
@@ -51,7 +52,7 @@ def open_barrier(ctx: PlanningContext) -> None:
         return
     ctx.hold = None
     resume = decided.step
-    _note_resume_step(ctx, decided)
+    _note_resume_step(ctx, decided, is_per_node=any(r.per_node for r in ready))
     under_way = ctx.under_way
     if under_way is not None:
         stopped = [r.time for r in ready if r.time and r.pod not in under_way.replaced]
@@ -68,17 +69,22 @@ def open_barrier(ctx: PlanningContext) -> None:
         started_at=status.started_at or to_time(ctx.now),
         stage=len(status.done_roles),
         worlds=with_world_size(worlds, len(views), resume),
+        resumes=resumes_after_start(status.resumes, status.attempt, resume or 0),
+        copies=[] if is_new_stage else status.copies,
         held_roles=[],
     )
 
 
-def _note_resume_step(ctx: PlanningContext, resume: ResumeStep) -> None:
+def _note_resume_step(ctx: PlanningContext, resume: ResumeStep, *, is_per_node: bool) -> None:
     """What lies ahead of that step is no checkpoint of this history any more."""
     old = ctx.fresh
     if resume.step is None and not old.kept:
         return  # it has none that we know of; what it says of its own is its own
-    kept = kept_after_start(old.kept, resume)
-    ctx.fresh = msgspec.structs.replace(old, checkpoint_step=resume.step or 0, kept=kept)
+    kept = kept_after_start(old.kept, resume, is_per_node=is_per_node)
+    step = resume.step or 0
+    if is_per_node:  # what would be lost with a node is what no copy has
+        step = kept[-1].step if kept else 0
+    ctx.fresh = msgspec.structs.replace(old, checkpoint_step=step, kept=kept)
     ctx.update(progress=ctx.fresh)
 
 

@@ -42,7 +42,7 @@ def template_in_use_text(ctx: PlanningContext, roles: list[str]) -> str:
 
 
 def _pods_of_old_templates(ctx: PlanningContext) -> list[PodView]:
-    digests = {role.name: template_digest(role) for role in ctx.spec.roles}
+    digests = {role.name: template_digest(role, ctx.spec.checkpoint) for role in ctx.spec.roles}
     gone = ctx.retired_uids | ctx.deletions.keys()
     return [
         view

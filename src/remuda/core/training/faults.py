@@ -17,6 +17,7 @@ from remuda.api.meta import to_seconds_or
 from remuda.api.training import Cause, DeviceFailedPolicy, Member, TrainingJob
 from remuda.core.gang.attribution import Confidence, ExitCircumstances, ProcessExit, attribute_exit
 from remuda.core.gang.gang_remedy import MemberFault
+from remuda.core.gang.launcher_trouble import launcher_trouble
 from remuda.core.gang.pod_view import OPEN, PodView
 from remuda.core.health.own_stalls import NO_STALLS, StallHistory
 
@@ -173,8 +174,13 @@ def _waiting_member_fault(
         return fault(
             Cause.INFRA, "LauncherFenced", f"{view.pod.name}'s launcher was stopped by its node's agent.", lost=False
         )
+    trouble = launcher_trouble(view)
+    if trouble is not None and trouble.is_ended:
+        return fault(trouble.cause, trouble.reason, trouble.message, lost=True)
     if not view.is_ready_for(status.attempt) and now > member_start_deadline(job, member, view, now, stalls):
         text = f"{view.pod.name} did not reach the barrier within {limits.start_deadline_seconds:g} s."
+        if trouble is not None:
+            return fault(trouble.cause, trouble.reason, f"{text} {trouble.message}", lost=True)
         return fault(Cause.INFRA, NOT_STARTED, text, lost=True)
     return None
 

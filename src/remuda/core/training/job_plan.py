@@ -26,8 +26,10 @@ import msgspec
 
 from remuda.core.training.barrier import is_job_complete, open_barrier
 from remuda.core.training.checkpoint_handshake import note_checkpoint_answer
+from remuda.core.training.copy_nodes import note_copy_nodes
 from remuda.core.training.edited_templates import drop_pods_of_old_templates
 from remuda.core.training.faults import command_never_ran, find_member_faults, with_ignored_device_faults
+from remuda.core.training.finished_pods import clear_finished_pods
 from remuda.core.training.hung_ranks import find_hung_members
 from remuda.core.training.job_status import (
     DEADLINE_EXCEEDED,
@@ -67,13 +69,14 @@ def plan_training(observed: GangObserved, now: float) -> TrainingPlan:
         return TrainingPlan(observed.job.status)  # its pods go with their owner
     ctx = PlanningContext(observed, now)
     if ctx.is_finished:
-        ctx.delete_all_pods()
-        left_s = finished_job_kept_s(ctx)
-        return msgspec.structs.replace(_training_plan(ctx), look_again_s=left_s, is_over=left_s == 0.0)
+        ends_s, left_s = clear_finished_pods(ctx), finished_job_kept_s(ctx)
+        look_s = min((s for s in (ends_s, left_s) if s is not None), default=None)
+        return msgspec.structs.replace(_training_plan(ctx), look_again_s=look_s, is_over=left_s == 0.0)
     start_first_attempt(ctx)
     count_job_pods(ctx)
     delete_retired_pods(ctx)
     read_job_progress(ctx)
+    note_copy_nodes(ctx)
     note_checkpoint_answer(ctx)
     tend_loans(ctx)
     if is_job_complete(ctx):

@@ -11,6 +11,7 @@ import math
 
 import msgspec
 
+from remuda.api.checkpoint_volume import with_checkpoint_volume
 from remuda.api.codec import to_wire
 from remuda.api.injected_fields import without_injected_names
 from remuda.api.meta import JsonObject, OwnerReference
@@ -33,16 +34,20 @@ from remuda.api.names import (
     RESOURCE_GPU,
     SCHEDULER,
 )
-from remuda.api.training import Role, TrainingJob, gpus_of_role
+from remuda.api.training import Checkpoint, Role, TrainingJob, gpus_of_role
+
+NO_VOLUME = Checkpoint()
 
 
 def job_pod_name(job: str, role: str, index: int) -> str:
     return f"{job}-{role}-{index}"
 
 
-def template_digest(role: Role) -> str:
-    """Of all that shapes the role's pods; each carries the one it was made from."""
-    text = msgspec.json.encode([role.template, gpus_of_role(role)], order="sorted")
+def template_digest(role: Role, checkpoint: Checkpoint = NO_VOLUME) -> str:
+    """Of all that shapes the role's pods; each carries the one it was made from. A job without a checkpoint volume has the digest
+    that it had before there were any: its pods run on through an upgrade."""
+    place = [checkpoint.volume, checkpoint.directory] if checkpoint.volume else []
+    text = msgspec.json.encode([role.template, gpus_of_role(role), *place], order="sorted")
     return hashlib.sha256(text).hexdigest()[:16]
 
 
@@ -64,7 +69,7 @@ def build_job_pod(
     annotations = {
         **without_injected_names(role.template.metadata.annotations),
         ANNOTATION_LAUNCH: "true",
-        ANNOTATION_TEMPLATE: template_digest(role),
+        ANNOTATION_TEMPLATE: template_digest(role, job.spec.checkpoint),
         **job_pod_sizes(job, segment),
     }
     if job.spec.topology.required:
@@ -124,4 +129,4 @@ def _job_pod_spec(job: TrainingJob, role: Role) -> JsonObject:
     spec.setdefault("restartPolicy", "OnFailure")  # a dead launcher comes back in the same pod, on the same devices
     spec.setdefault("schedulerName", SCHEDULER)
     spec.setdefault("terminationGracePeriodSeconds", math.ceil(job.spec.failure.stop_grace_seconds) + 3)
-    return spec
+    return with_checkpoint_volume(spec, job.spec.checkpoint)

@@ -11,14 +11,22 @@ from __future__ import annotations
 
 import msgspec
 
+from remuda.api.checkpoint_volume import (
+    NOT_SHARED,
+    are_checkpoints_on_node_disks,
+    node_disks_text,
+)
 from remuda.api.conditions import find_condition, with_condition
 from remuda.api.errors import Refusal
 from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.training import Cause, SparePod, SuccessPolicy, TrainingJob, TrainingJobStatus
 from remuda.api.validation.training_changes import TEMPLATE_IN_USE
 from remuda.api.validation.validate import validate
+from remuda.core.gang.launcher_trouble import LAUNCHER_TROUBLES, launcher_trouble
 from remuda.core.gang.pod_view import CLOSED, OPEN, PodView
+from remuda.core.training.copy_nodes import with_uncopied_ranks
 from remuda.core.training.edited_templates import roles_with_template_in_use, template_in_use_text
+from remuda.core.training.finished_pods import clear_finished_pods
 from remuda.core.training.goodput import book_recovery_loss, goodput_at, job_suspended_s, seconds_lost_to_recovery
 from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
 from remuda.core.training.moves import with_slow_ranks
@@ -83,7 +91,7 @@ def _finish_job(ctx: PlanningContext) -> None:
     idle_s = job_suspended_s(ctx.status, ctx.now)
     ctx.update(goodput=goodput_at(ctx.status.goodput, ctx.status.started_at, 0.0, ctx.now, idle_s))
     ctx.create.clear()
-    ctx.delete_all_pods()
+    clear_finished_pods(ctx)
 
 
 # -- what is said -----------------------------------------------------------------------------------------------------
@@ -111,7 +119,8 @@ def _job_conditions(ctx: PlanningContext) -> list[Condition]:
     conditions = _with_gang_complete(ctx, _with_gang_too_large(ctx, conditions))
     conditions = with_slow_ranks(ctx, _with_gang_slow(ctx, conditions))
     conditions = _with_barrier_hold(ctx, without_invalid_job(conditions, ctx.now))
-    conditions = _with_template_in_use(ctx, conditions)
+    conditions = _with_checkpoints_not_shared(ctx, _with_template_in_use(ctx, conditions))
+    conditions = with_uncopied_ranks(ctx, conditions)
     if ctx.is_finished:
         kind = "Complete" if status.phase == "Succeeded" else "Failed"
         conditions = with_condition(conditions, kind, True, status.reason, status.message, now)
@@ -163,6 +172,15 @@ def _with_template_in_use(ctx: PlanningContext, conditions: list[Condition]) -> 
         return conditions
     reason, message = (TEMPLATE_IN_USE, template_in_use_text(ctx, roles)) if roles else ("OneTemplate", "")
     return with_condition(conditions, TEMPLATE_IN_USE, bool(roles), reason, message, to_time(ctx.now))
+
+
+def _with_checkpoints_not_shared(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
+    """A warning from the first look on; once it was said, afterwards it says that it is over."""
+    is_apart = ctx.on_kubelets and are_checkpoints_on_node_disks(ctx.whole_spec)
+    if not is_apart and find_condition(conditions, NOT_SHARED) is None:
+        return conditions
+    reason, message = ("OnNodeDisks", node_disks_text(ctx.whole_spec)) if is_apart else ("Shared", "")
+    return with_condition(conditions, NOT_SHARED, is_apart, reason, message, to_time(ctx.now))
 
 
 def _with_job_suspended(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
@@ -248,9 +266,21 @@ def _job_phase(ctx: PlanningContext) -> tuple[str, str, str]:
         return "Recovering" if has_run else "Starting", ctx.hold.reason, ctx.hold.message
     ready = sum(1 for m in status.members if (v := ctx.views.get(m.uid)) and v.is_ready_for(status.attempt))
     text = f"{ready} of {size} ranks are ready for attempt {status.attempt}."
+    if (trouble := _start_trouble(ctx)) is not None:
+        return "Recovering" if has_run else "Starting", trouble[0], f"{trouble[1]} {text}"
     if has_run and ctx.under_way is not None:
         return "Recovering", ctx.under_way.reason, text
     return ("Starting", "WaitingAtBarrier", text) if status.members else ("Pending", "WaitingForPlacement", text)
+
+
+def _start_trouble(ctx: PlanningContext) -> tuple[str, str] | None:
+    """Why a rank's launcher does not start now, or why the last one did not, whose place is to be taken."""
+    views = (ctx.views.get(m.uid) for m in ctx.status.members)
+    found = (launcher_trouble(v) for v in views if v is not None and not v.is_ready_for(ctx.status.attempt))
+    if (trouble := next((t for t in found if t is not None), None)) is not None:
+        return trouble.reason, trouble.message
+    last = ctx.under_way
+    return (last.reason, last.message) if last is not None and last.reason in LAUNCHER_TROUBLES else None
 
 
 def _pods_refused_text(said: str) -> str:

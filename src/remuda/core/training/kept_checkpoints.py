@@ -47,22 +47,33 @@ class ResumeStep(msgspec.Struct, frozen=True):
 
 
 def kept_after_beats(kept: list[KeptCheckpoint], beats: Sequence[MemberProgress]) -> list[KeptCheckpoint]:
-    """`beats`: of all ranks, in this attempt."""
-    seen = [b.kept for b in beats if b.kept]
-    step = min(seen, default=0)
-    if len(seen) < len(beats):
-        is_for_all = len(seen) == 1 and (not kept or kept[-1].ranks == 1)
+    """`beats`: of all ranks, in this attempt. Where checkpoints lie on single nodes a step counts when each has a copy of it
+    elsewhere; who has saved some and has no copy yet is no rank that saves none."""
+    savers = [b for b in beats if b.kept or b.safe is not None]
+    if any(b.safe is not None for b in savers):
+        step = max(
+            set.intersection(*(set(b.safe or ()) if b.safe is not None else {b.kept or 0} for b in savers)), default=0
+        )
+    else:
+        step = min((b.kept or 0 for b in savers), default=0)
+    if len(savers) < len(beats):
+        is_for_all = len(savers) == 1 and (not kept or kept[-1].ranks == 1)
         if not is_for_all or min(b.step for b in beats) <= step:
             return kept
     if not step or (kept and step <= kept[-1].step):
         return kept
-    return [*kept, KeptCheckpoint(step, len(seen))][-KEPT_STEPS:]
+    return [*kept, KeptCheckpoint(step, len(savers))][-KEPT_STEPS:]
 
 
-def kept_after_start(kept: list[KeptCheckpoint], resume: ResumeStep) -> list[KeptCheckpoint]:
-    """History goes on behind that step: what was known ahead of it is given up."""
+def kept_after_start(
+    kept: list[KeptCheckpoint], resume: ResumeStep, *, is_per_node: bool = False
+) -> list[KeptCheckpoint]:
+    """History goes on behind that step: what was known ahead of it is given up. `is_per_node`: that every rank has the step on
+    its own node does not make it known; that it has a copy elsewhere does."""
     if not resume.step:
         return []
+    if is_per_node:
+        return [k for k in kept if k.step <= resume.step]
     before = [k for k in kept if k.step < resume.step]
     return [*before, KeptCheckpoint(resume.step, max(1, resume.ranks))][-KEPT_STEPS:]
 

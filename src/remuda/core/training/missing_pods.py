@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_ROLE
 from remuda.api.training import Cause, Member, Recovery, Remedy, RetiredPod, Role
+from remuda.core.gang.launcher_trouble import LAUNCHER_TROUBLES
 from remuda.core.training import segments
 from remuda.core.training.edited_templates import roles_with_template_in_use
 from remuda.core.training.elastic_size import missing_ranks
@@ -137,6 +138,8 @@ def nodes_to_return_to(ctx: PlanningContext, role: str) -> list[str]:
     under_way = ctx.under_way
     if under_way is None or under_way.cause in AWAY_FROM or under_way.remedy is Remedy.REPLACE_GANG:
         return []
+    if under_way.reason in LAUNCHER_TROUBLES:
+        return []  # another node may have what that one lacks
     here = ctx.member_uids
     return [s.node for s in under_way.seats if s.role == role and s.uid not in here and _is_seat_usable(ctx, s)]
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
+import msgspec
+
 from remuda.api.codec import from_wire
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
@@ -181,7 +183,7 @@ def _held_by_pods(views: Iterable[PodView]) -> list[Held]:
 
 
 def trial_pod_ask(ctx: PlanningContext, role: Role) -> PodAsk:
-    return role_pod_ask(ctx.job, role)
+    return msgspec.structs.replace(role_pod_ask(ctx.job, role), needs_agent=ctx.on_kubelets)
 
 
 def role_pod_ask(job: TrainingJob, role: Role) -> PodAsk:

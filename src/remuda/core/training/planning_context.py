@@ -61,6 +61,7 @@ class GangObserved(msgspec.Struct, frozen=True):
     stalls: StallHistory = NO_STALLS  # this manager's own
     lending: LendingView | None = None  # of a gang that lends, or has lent
     capacity: Callable[[], ClusterCapacity] | None = None  # what the cluster has in all; None = nobody knows
+    on_kubelets: bool = False  # nodes need an agent for the launcher, and each keeps checkpoints on a disk of its own
 
 
 class BorrowerRecall(msgspec.Struct, frozen=True):
@@ -119,6 +120,7 @@ class PlanningContext:
         )
         self.hold: BarrierHold | None = None  # why the barrier stays closed although everyone is ready
         self.take_capacity = observed.capacity
+        self.on_kubelets = observed.on_kubelets
         self.too_large: Refusal | None = None
         self.is_size_judged = False
         self.ranks: list[Role] = []
@@ -206,10 +208,6 @@ class PlanningContext:
         view = self.views.get(uid)
         if view is not None and (view.node_dead or not view.pod.is_deleting):
             self.deletions[uid] = PodDeletion(view.pod.name, uid, force=view.node_dead)
-
-    def delete_all_pods(self) -> None:
-        for uid in self.views:
-            self.delete_pod(uid)
 
 
 def _role_at_size(role: Role, sizes: Mapping[str, int]) -> Role:

@@ -18,8 +18,10 @@ from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
 from remuda.core.foreign.refused_pods import is_pod_refused_by_node
 from remuda.core.gang.budgets import charge_budgets, exhausted_budget, refund_budget
 from remuda.core.gang.gang_remedy import ChosenRemedy, MemberFault, causes_to_charge, root_gang_fault
+from remuda.core.gang.launcher_trouble import LAUNCHER_TROUBLES
 from remuda.core.gang.pod_view import CLOSED, OPEN
 from remuda.core.training import segments
+from remuda.core.training.backoff import launcher_retry_at
 from remuda.core.training.elastic_size import plan_job_growth, resize_job, role_sizes_if_stranded, role_sizes_without
 from remuda.core.training.faults import LOSS_NOT_FINITE, NOT_STOPPED
 from remuda.core.training.goodput import book_recovery_loss, move_recovery_loss
@@ -71,7 +73,8 @@ def recover_job(ctx: PlanningContext, found: Sequence[MemberFault]) -> None:
     if refused:
         used[REJECTIONS] = used.get(REJECTIONS, 0) + 1
     for uid, reason in dropped.items():
-        retire_pod(ctx, uid, reason, replacement_pause_until(ctx, used) if uid in refused else None)
+        pause = replacement_pause_until(ctx, used) if uid in refused else launcher_retry_at(ctx, reason)
+        retire_pod(ctx, uid, reason, pause)
     raise_attempt(ctx, is_move=chosen.remedy is Remedy.REPLACE_GANG)
     if chosen.remedy is Remedy.SHRINK and (sizes := role_sizes_without(ctx, dropped)) is not None:
         resize_job(ctx, sizes)
@@ -96,6 +99,8 @@ def _explains_last_interruption(ctx: PlanningContext, root: MemberFault) -> bool
         return False  # known to be the code's, whatever breaks besides
     if root.planned or root.cause not in (Cause.DEVICE, Cause.INFRA) or not root.lost or root.pod in last.replaced:
         return False
+    if root.reason in LAUNCHER_TROUBLES:
+        return False  # nothing of it ran
     if ctx.under_way is None and root.pod not in last.members:
         return False  # the gang has trained since, so another pod's device was not what stopped it then
     look_back = ctx.spec.failure.look_back_seconds
@@ -104,8 +109,11 @@ def _explains_last_interruption(ctx: PlanningContext, root: MemberFault) -> bool
 
 
 def _belongs_to_interruption(ctx: PlanningContext, root: MemberFault) -> bool:
-    """One more of the same, while the gang stands still because of the first."""
+    """One more of the same, while the gang stands still because of the first. A launcher that cannot start in the pod that was
+    made for another such one is one more try."""
     last = ctx.under_way
+    if last is not None and root.reason in LAUNCHER_TROUBLES and root.pod in last.replaced:
+        return False
     return (
         last is not None
         and last.cause is root.cause

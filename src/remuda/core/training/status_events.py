@@ -14,7 +14,7 @@ from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.training import Member, Remedy, TrainingJobStatus
 from remuda.api.validation.training_changes import TEMPLATE_IN_USE
 from remuda.core.gang.pod_view import OPEN
-from remuda.core.training.job_status import PODS_REFUSED
+from remuda.core.training.job_status import INVALID, PODS_REFUSED
 from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
 
 NAMED = 4  # so many pods are named in a sentence; more are counted
@@ -55,7 +55,9 @@ def _job_events(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator
         yield JobEvent(after.reason, after.message, is_warning=True)
     elif after.phase in ("Pending", "Recovering") and (after.reason, after.message) != (before.reason, before.message):
         last = after.recoveries[-1].reason if after.recoveries else ""
-        if after.reason not in (*_USUAL, UNREADABLE, MISSING, TEMPLATE_IN_USE, last):
+        if is_condition_true(after.conditions, INVALID):
+            yield JobEvent(INVALID, f"{after.reason}: {after.message}", is_warning=True)
+        elif after.reason not in (*_USUAL, UNREADABLE, MISSING, TEMPLATE_IN_USE, last):
             yield JobEvent("WaitingForRoom", f"{after.reason}: {after.message}", is_warning=True)
 
 

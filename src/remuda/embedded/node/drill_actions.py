@@ -7,11 +7,11 @@ holder's process slow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 from remuda.api.codec import to_wire
 from remuda.api.conditions import with_condition
-from remuda.api.drills import DEFAULT_FACTOR, DrillKind, DrillSpec
+from remuda.api.drills import DrillKind, DrillSpec
 from remuda.api.errors import NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import to_time
@@ -19,17 +19,12 @@ from remuda.embedded.node.node import EmbeddedNode
 from remuda.embedded.node.pod_worker import PodWorker
 from remuda.embedded.node.runtime_port import ContainerFault, ContainerKey
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.link.allocation_port import FAIL, HANG, KILL, MEND, HardwareFaultLink
+from remuda.link.device_drills import drill_factor, inject_device_drill, inject_plugin_drill, take_back_device_drill
 
 _PROCESS = {
     DrillKind.PROCESS_KILL: (ContainerFault.KILL_PROCESS, "SIGKILL to the user's process"),
     DrillKind.PROCESS_HANG: (ContainerFault.HANG_PROCESS, "SIGSTOP to the user's process"),
     DrillKind.LAUNCHER_KILL: (ContainerFault.KILL_LAUNCHER, "SIGKILL to the launcher"),
-}
-_PLUGIN = {
-    DrillKind.PLUGIN_KILL: (KILL, "died"),
-    DrillKind.PLUGIN_HANG: (HANG, "answers no call"),
-    DrillKind.ALLOCATE_FAIL: (FAIL, "refuses every Allocate"),
 }
 _NOTICES = {
     DrillKind.SPOT_NOTICE: ("SpotTermination", "SpotNotice", "The node will be taken away"),
@@ -38,12 +33,35 @@ _NOTICES = {
 
 
 class DrillActions:
-    """Of the nodes of this process. `nodes` by name."""
+    """The `DrillSite` of the nodes of this process. Where the cluster's nodes are in several: `is_ours` says whether a drill that
+    names no node is for this one, None while that cannot be told (its pod is not seen on a node)."""
 
-    def __init__(self, cluster: Cluster, nodes: Mapping[str, EmbeddedNode], clock: Callable[[], float]) -> None:
+    after_restart = "NodeRestarted"
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        nodes: Iterable[EmbeddedNode],
+        clock: Callable[[], float],
+        *,
+        is_ours: Callable[[DrillSpec], bool | None] = lambda spec: True,
+    ) -> None:
         self._cluster = cluster
-        self._nodes = nodes
+        self._nodes = {node.name: node for node in nodes}
         self._clock = clock
+        self._is_ours = is_ours
+
+    def is_here(self, spec: DrillSpec) -> bool | None:
+        return spec.node in self._nodes if spec.node else self._is_ours(spec)
+
+    def is_in_charge(self) -> bool:
+        return True
+
+    def claim_words(self, spec: DrillSpec) -> str:
+        return ""
+
+    def has_happened(self, spec: DrillSpec, words: str) -> str:
+        return ""
 
     async def inject(self, spec: DrillSpec) -> str:
         """What was done, in one sentence. Raises Refusal."""
@@ -54,9 +72,7 @@ class DrillActions:
             case DrillKind.POD_DELETE:
                 return await self._delete(spec)
             case DrillKind.PLUGIN_KILL | DrillKind.PLUGIN_HANG | DrillKind.ALLOCATE_FAIL:
-                fault, words = _PLUGIN[spec.type]
-                self._node(spec.node).agent.inject_plugin_fault(spec.resource, fault)
-                return f"The plugin for {spec.resource} on {spec.node} {words}."
+                return inject_plugin_drill(self._node(spec.node).agent, spec)
             case DrillKind.SPOT_NOTICE | DrillKind.MAINTENANCE_NOTICE:
                 return await self._announce(spec)
             case DrillKind.NODE_LOST | DrillKind.NODE_REBOOT | DrillKind.KUBELET_RESTART | DrillKind.NODE_PARTITION:
@@ -69,25 +85,13 @@ class DrillActions:
         match spec.type:
             case DrillKind.PROCESS_HANG:
                 self._inject_process_fault(spec, ContainerFault.RESUME_PROCESS, "")
-            case DrillKind.DEVICE_FAIL:
-                self._hardware(spec.node).mend(spec.device)
-            case DrillKind.DEVICE_DROP:
-                self._hardware(spec.node).restore(spec.device)
-            case DrillKind.DEVICE_SLOW:
-                self._slow(spec, 1.0)
-            case DrillKind.DEVICE_IDLE:
-                self._hardware(spec.node).set_utilisation(spec.device, 1.0)
-            case DrillKind.POWER_CAP:
-                self._hardware(spec.node).cap_power(1.0)
-                self._node(spec.node).set_speed(1.0)
-            case DrillKind.PLUGIN_KILL | DrillKind.PLUGIN_HANG | DrillKind.ALLOCATE_FAIL:
-                self._node(spec.node).agent.inject_plugin_fault(spec.resource, MEND)
             case DrillKind.NODE_PARTITION:
                 self._node(spec.node).heal()
             case DrillKind.SPOT_NOTICE | DrillKind.MAINTENANCE_NOTICE:
                 await self._tell_node(spec, False, "The notice was withdrawn.")
             case _:
-                raise Refusal("CannotBeUndone", f"A {spec.type} cannot be taken back.", "Repair what it broke.")
+                take_back_device_drill(self._node(spec.node).agent, spec)
+                self._set_speed(spec, 1.0)
 
     async def carry_out_notice(self, spec: DrillSpec) -> None:
         """The time of a notice has come."""
@@ -120,43 +124,16 @@ class DrillActions:
     # --- devices ----------------------------------------------------------------------------------------------------------
 
     def _inject_device_fault(self, spec: DrillSpec) -> str:
-        where = f"{spec.device} of {spec.node}"
-        if spec.type is DrillKind.DEVICE_FAIL:
-            self._node(spec.node).agent.inject_fault(spec.device, spec.code, spec.heals)
-            return f"{where} reports {spec.code}."
-        hardware = self._hardware(spec.node)
-        factor = spec.factor or DEFAULT_FACTOR.get(spec.type, 1.0)
-        match spec.type:
-            case DrillKind.DEVICE_DROP:
-                hardware.drop(spec.device)
-                return f"{where} is gone from the driver's list."
-            case DrillKind.DEVICE_FLAP:
-                hardware.flap(spec.device, spec.times)
-                return f"{where} turned bad and good again {spec.times} times."
-            case DrillKind.DEVICE_SLOW:
-                self._slow(spec, 1.0 / factor)
-                return f"{where} works {factor:g} times slower."
-            case DrillKind.DEVICE_IDLE:
-                hardware.set_utilisation(spec.device, 0.0)
-                return f"{where} is hardly used."
-            case DrillKind.DEVICE_REPLACE:
-                hardware.replace(spec.device)
-                return f"{where} was replaced by another device."
-            case DrillKind.ECC_TREND:
-                hardware.count_ecc(spec.device, corrected=spec.times)
-                return f"{where} counted {spec.times} more corrected memory errors."
-            case DrillKind.POWER_CAP:
-                hardware.cap_power(1.0 / factor)
-                self._node(spec.node).set_speed(1.0 / factor)
-                return f"Every device of {spec.node} works {factor:g} times slower under a power cap."
-        raise Refusal("UnknownDrill", f"This node cannot do a {spec.type}.", "See `remuda drill list`.")
+        said = inject_device_drill(self._node(spec.node).agent, spec)
+        self._set_speed(spec, 1.0 / drill_factor(spec))
+        return said
 
-    def _slow(self, spec: DrillSpec, speed: float) -> None:
-        self._hardware(spec.node).set_speed(spec.device, speed)
-        self._node(spec.node).set_speed(speed, spec.device)
-
-    def _hardware(self, name: str) -> HardwareFaultLink:
-        return self._node(name).agent.hardware()
+    def _set_speed(self, spec: DrillSpec, speed: float) -> None:
+        """The processes that use the devices go as fast as those."""
+        if spec.type is DrillKind.DEVICE_SLOW:
+            self._node(spec.node).set_speed(speed, spec.device)
+        elif spec.type is DrillKind.POWER_CAP:
+            self._node(spec.node).set_speed(speed)
 
     # --- nodes ------------------------------------------------------------------------------------------------------------
 
@@ -177,7 +154,7 @@ class DrillActions:
                 return f"{spec.node} was rebooted."
 
     async def _reboot(self, name: str) -> None:
-        self._hardware(name).reboot()
+        self._node(name).agent.hardware().reboot()
         await self._node(name).reboot()
 
     async def _announce(self, spec: DrillSpec) -> str:

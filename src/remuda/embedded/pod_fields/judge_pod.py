@@ -12,8 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
+from remuda.api.checkpoint_volume import with_checkpoint_mount
 from remuda.api.meta import JsonObject, Resource
 from remuda.api.names import GROUP
+from remuda.api.training import VOLUME_PATH
 from remuda.embedded.pod_fields.field_table import NOT_MOUNTED, POD_FIELDS, FieldClaim, PodField, table_path
 
 MAX_WARNINGS: Final = 16  # clients read a bounded number of headers
@@ -88,7 +90,8 @@ def pod_specs_in(resource: Resource, body: JsonObject) -> Iterator[tuple[str, An
         yield "spec.template.spec", _template_spec(spec)
     elif name == (GROUP, "trainingjobs"):
         for index, role in enumerate(_objects_in(spec.get("roles"))):
-            yield f"spec.roles[{index}].template.spec", _template_spec(role)
+            pods = _template_spec(role)
+            yield f"spec.roles[{index}].template.spec", _with_job_volume(pods, spec.get("checkpoint"))
 
 
 def pod_field_warnings(resource: Resource, body: JsonObject, old: JsonObject | None, host: PodHost) -> list[str]:
@@ -115,6 +118,15 @@ _WITH_PODS: Final = _TEMPLATED | {("", "pods"), (GROUP, "trainingjobs")}
 def _template_spec(spec: JsonObject) -> Any:
     template = spec.get("template")
     return template.get("spec") if isinstance(template, dict) else None
+
+
+def _with_job_volume(spec: Any, checkpoint: Any) -> Any:
+    """As the job's pods will be. What is not well-formed is validation's to refuse."""
+    volume = checkpoint.get("volume") if isinstance(checkpoint, dict) else None
+    if not (isinstance(volume, dict) and volume and isinstance(spec, dict) and _objects_in(spec.get("containers"))):
+        return spec
+    sound = {**spec, "containers": _objects_in(spec["containers"]), "volumes": _objects_in(spec.get("volumes"))}
+    return with_checkpoint_mount(sound, volume, str(checkpoint.get("path") or VOLUME_PATH))
 
 
 def _objects_in(value: Any) -> list[JsonObject]:

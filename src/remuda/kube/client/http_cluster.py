@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 import structlog
@@ -74,7 +74,7 @@ class HttpCluster:
         patient_s = _RECONNECT_S if socket is None else 0.0
         self._reconnect_s = patient_s if options.reconnect_s is None else options.reconnect_s
 
-    async def __aenter__(self) -> HttpCluster:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -31,8 +31,8 @@ class Exporter:
         self.port = 0
 
 
-@pytest.fixture
-def exporter() -> Iterator[Exporter]:
+@pytest.fixture(name="exporter")
+def served_exporter() -> Iterator[Exporter]:
     state = Exporter()
 
     class Handler(BaseHTTPRequestHandler):

@@ -21,7 +21,7 @@ from remuda.agent.launchers.launcher_state import (
 )
 from remuda.api.meta import to_time
 from remuda.api.training import CheckpointRequest, TrainingJob
-from remuda.launch.protocol import Checkpoint, Exited, Fence, Start, Stop, ToAgent, ToLauncher
+from remuda.launch.protocol import Checkpoint, End, Exited, Fence, Start, Stop, ToAgent, ToLauncher
 from tests.unit.agent.scene import NOW, a_job, a_launcher, a_site, heard, hello, ready, running
 
 PARKED: list[ToAgent] = [hello()]
@@ -69,7 +69,8 @@ CLOSED_2, OPEN_2 = a_job(2), a_job(2, "Open")
         # no attempt, no job, a finished job
         pytest.param(a_job(0), PARKED, None, id="no attempt yet"),
         pytest.param(None, PARKED, None, id="no job"),
-        pytest.param(a_job(2, phase="Failed"), RUNNING_1, None, id="job is over"),
+        pytest.param(a_job(2, phase="Failed"), RUNNING_1, End(2.0), id="job has failed: its pod stays, ended"),
+        pytest.param(a_job(2, phase="Failed", members=["b"]), PARKED, End(2.0), id="job has failed: a spare"),
         pytest.param(a_job(2, phase="Succeeded"), EXITED_1, None, id="job is done"),
         # not a member
         pytest.param(a_job(2, members=["b"]), PARKED, None, id="spare"),

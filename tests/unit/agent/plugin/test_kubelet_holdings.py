@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from remuda.agent.allocation.allocation_table import Grant
+from remuda.agent.allocation.checkpoint_places import open_checkpoint_dir
 from remuda.agent.plugin import kubelet_holdings as module
 from remuda.agent.plugin.kubelet_holdings import (
     HoldingFindings,
@@ -22,6 +24,7 @@ from remuda.agent.plugin.kubelet_holdings import (
 from remuda.agent.plugin.resource_plugin import ResourcePlugin
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.meta import OwnerReference
 from remuda.api.names import ANNOTATION_LAUNCH, RESOURCE_GPU
 from remuda.launch.protocol import Hello, encode_launch_message
 from remuda.link.device_plugin_port import UNHEALTHY, ContainerDevices
@@ -322,3 +325,91 @@ async def test_a_pod_without_devices_has_a_directory_of_its_own_which_the_kubele
     await rig.holdings.look()
     assert "uid-cpu" not in rig.scene.launchers
     assert not directory.exists()
+
+
+def a_launched_pod(name: str, gpus: int) -> Pod:
+    pod = a_pod(name, gpus, started=True)
+    pod.metadata.annotations[ANNOTATION_LAUNCH] = "container"
+    return pod
+
+
+async def test_beside_a_vendor_s_plugin_a_pod_has_its_door_and_its_devices_are_known(rig: Rig) -> None:
+    """Nothing of ours is asked when its devices are handed out; the launcher's door is by the pod's uid."""
+    rig.holdings._hands_out = False
+    uuids = [rig.scene.inventory.rows[device].uuid for device in ("gpu-3", "gpu-5")]
+    rig.service.rows = [a_row("v", *uuids)]
+    rig.scene.bound = [a_launched_pod("v", 2)]
+    rig.holdings.nudge()
+    await rig.until(lambda: "uid-v" in rig.scene.launchers)
+    await rig.hello("pod-uid-v", "v")
+    await rig.until(lambda: rig.scene.launchers.is_connected("uid-v"))
+    known = rig.scene.launchers.get("uid-v")
+    assert known is not None
+    assert known.gpus == 2
+    assert [(h.uid, h.devices) for h in rig.holdings.foreign()] == [("uid-v", ["gpu-3", "gpu-5"])]
+    await rig.holdings.look()
+    assert rig.scene.launchers.is_connected("uid-v")
+    known = rig.scene.launchers.get("uid-v")
+    assert known is not None
+    assert known.gpus == 2
+
+
+async def test_with_our_own_plugin_the_door_opens_when_the_devices_are_the_pod_s(rig: Rig) -> None:
+    rig.scene.bound = [a_launched_pod("a", 1)]
+    await rig.holdings.look()
+    assert not rig.scene.grants.has_door("uid-a"), "its devices are nobody's yet"
+    await rig.plugin.allocate(["gpu-0"])
+    rig.service.rows = [a_row("a", "gpu-0")]
+    await rig.holdings.look()
+    assert rig.scene.grants.table.holders() == {"gpu-0": "uid-a"}
+    await rig.hello("pod-uid-a", "a")
+    await rig.until(lambda: rig.scene.launchers.is_connected("uid-a"))
+    known = rig.scene.launchers.get("uid-a")
+    assert known is not None
+    assert known.gpus == 1
+    # The kubelet still has the row of a pod that the API has forgotten: neither devices nor door are taken away.
+    rig.hang_up()
+    await rig.until(lambda: not rig.scene.launchers.is_connected("uid-a"))
+    rig.scene.bound = []
+    await rig.holdings.look()
+    assert rig.scene.grants.table.holders() == {"gpu-0": "uid-a"}
+    rig.service.rows = []
+    await rig.holdings.look()
+    assert rig.scene.grants.table.holders() == {}
+    assert not (rig.scene.root / "pod-uid-a").exists()
+
+
+async def test_a_door_is_open_again_after_the_agent_has_started_anew(rig: Rig, tmp_path: Path) -> None:
+    rig.scene.bound = [a_launched_pod("a", 1)]
+    await rig.plugin.allocate(["gpu-0"])
+    rig.service.rows = [a_row("a", "gpu-0")]
+    await rig.holdings.look()
+    rig.scene.close()
+    again = Scene(tmp_path, shared=True)
+    again.launchers.open(())
+    await again.grants.restore()
+    next_rig = Rig(again, rig.service)
+    again.bound = rig.scene.bound
+    await next_rig.hello("pod-uid-a", "a")
+    await next_rig.holdings.look()
+    await rig.until(lambda: again.launchers.is_connected("uid-a"))
+    next_rig.hang_up()
+    again.close()
+
+
+async def test_the_job_s_checkpoint_directory_takes_writes_of_any_user(rig: Rig, tmp_path: Path) -> None:
+    """A kubelet that was first made it for root. Through a link nothing is made or opened."""
+    rig.holdings._checkpoint_root = str(tmp_path / "ckpt")
+    own = tmp_path / "ckpt" / "default" / "job-0123abcd"
+    own.mkdir(parents=True, mode=0o755)
+    owner = OwnerReference("remuda.dev/v1alpha1", "TrainingJob", "job", "0123abcd-rest", controller=True)
+    pod = a_launched_pod("cpu", 0)
+    rig.scene.bound = [replace(pod, metadata=replace(pod.metadata, owner_references=[owner]))]
+    await rig.holdings.look()
+    assert own.stat().st_mode & 0o777 == 0o777
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    (tmp_path / "ckpt" / "default" / "evil-0123abcd").symlink_to(elsewhere)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        open_checkpoint_dir(str(tmp_path / "ckpt"), "default", "evil", "0123abcd-rest")
+    assert elsewhere.stat().st_mode & 0o777 == 0o700

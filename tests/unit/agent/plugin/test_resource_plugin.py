@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from remuda.agent.allocation.grant_records import GrantRecords
 from remuda.agent.plugin.resource_plugin import ResourcePlugin
 from remuda.api.errors import Refusal
-from remuda.api.names import RESOURCE_GPU
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.names import LABEL_GANG, RESOURCE_GPU
 from remuda.link.allocation_port import FAIL, HANG, KILL, MEND
 from remuda.link.device_plugin_port import HEALTHY, UNHEALTHY, Mount, PluginDevice
 from tests.unit.agent.scene import Scene, a_pod
@@ -303,3 +305,31 @@ async def test_a_layout_that_cannot_be_leaves_everything_as_it_was(scene: Scene)
         await scene.slicer.cut("gpu-0", ["3g.30gb"])
     assert len(scene.plugin().devices()) == 8
     assert unhealthy(scene.plugin()) == []
+
+
+async def test_pods_of_a_gang_that_got_each_other_s_devices_have_what_was_chosen(scene: Scene) -> None:
+    plugin = scene.plugin()
+    pods = [in_gang(a_pod(name, 1, device)) for name, device in (("a", "gpu-0"), ("b", "gpu-1"), ("c", "gpu-2"))]
+    for pod, device in zip(pods, ("gpu-1", "gpu-2", "gpu-5"), strict=True):
+        await plugin.allocate([device])
+        await scene.grants.attach(pod, "main", RESOURCE_GPU, [device], beside=pods)
+    assert {holding.pod: holding.chosen for holding in scene.grants.holdings()} == {
+        "default/a": [],
+        "default/b": [],
+        "default/c": ["gpu-2"],  # nobody chose gpu-5
+    }
+    corrected = in_gang(a_pod("c", 1, "gpu-5"))  # as the manager names it afterwards
+    await scene.grants.attach(corrected, "main", RESOURCE_GPU, ["gpu-5"], beside=[*pods[:2], corrected])
+    assert [holding.chosen for holding in scene.grants.holdings()][-1] == ["gpu-2"]
+
+
+async def test_the_choice_for_another_gang_s_pod_does_not_count(scene: Scene) -> None:
+    mine, other = in_gang(a_pod("a", 1, "gpu-0")), in_gang(a_pod("b", 1, "gpu-1"), "other")
+    await scene.plugin().allocate(["gpu-1"])
+    await scene.grants.attach(mine, "main", RESOURCE_GPU, ["gpu-1"], beside=[mine, other])
+    assert [holding.chosen for holding in scene.grants.holdings()] == [["gpu-0"]]
+
+
+def in_gang(pod: Pod, gang: str = "g") -> Pod:
+    labels = {**pod.labels, LABEL_GANG: gang}
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels=labels))

@@ -14,12 +14,19 @@ from remuda import launch
 from remuda.agent.allocation import device_grants
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject, ObjectMeta
+from remuda.api.training import Checkpoint
 from remuda.core.gang import kubelet_pods
 from remuda.core.gang.kubelet_pods import KubeletGangPodForm
 from remuda.core.training.job_pods import build_job_pod
 from tests.builders.gangs import JobBuilder, a_job
 
-FORM = KubeletGangPodForm(("python3", "launch", "--"), alloc_root="/host/alloc", launcher_dir="/host/bin")
+FORM = KubeletGangPodForm(
+    ("python3", "launch", "--"),
+    alloc_root="/host/alloc",
+    launcher_dir="/host/bin",
+    checkpoint_root="/host/checkpoints",
+)
+OWN = "/host/checkpoints/default/job-"
 
 
 def body(job: JobBuilder, **container: object) -> JsonObject:
@@ -39,7 +46,7 @@ def test_the_command_runs_under_the_launcher_and_knows_its_pod() -> None:
         "REMUDA_NODE": "spec.nodeName",
     }
     assert formed["metadata"]["annotations"]["remuda.dev/launch"] == "container"
-    assert "volumes" not in formed["spec"], "the plugin mounts what a pod with devices needs"
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 def test_the_launcher_stops_its_child_within_the_pods_own_grace() -> None:
@@ -48,20 +55,91 @@ def test_the_launcher_stops_its_child_within_the_pods_own_grace() -> None:
     assert float(str(env["REMUDA_STOP_GRACE"])) < formed["spec"]["terminationGracePeriodSeconds"]
 
 
-def test_a_pod_without_devices_gets_the_agents_directories_from_the_machine() -> None:
-    formed = FORM.rewrite(body(a_job().gpus(0), resources={"limits": {"cpu": "1", "requests.kubernetes.io/x": "1"}}))
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_launcher_and_door_come_from_the_machine_whoever_hands_out_devices(gpus: int) -> None:
+    """A vendor's plugin brings devices and nothing of ours. Paths of our own plugin's mounts stay free for those."""
+    formed = FORM.rewrite(body(a_job().gpus(gpus)))
     container, spec = formed["spec"]["containers"][0], formed["spec"]
-    assert {v["name"]: v["hostPath"]["path"] for v in spec["volumes"]} == {
-        "remuda-alloc": "/host/alloc",
-        "remuda-bin": "/host/bin",
-    }
+    hosts = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"]}
+    assert (hosts["remuda-alloc"], hosts["remuda-bin"]) == ("/host/alloc", "/host/bin")
     mounts = {m["mountPath"]: m for m in container["volumeMounts"]}
-    assert mounts["/run/remuda/alloc"]["subPathExpr"] == "pod-$(REMUDA_POD_UID)"
-    assert mounts["/run/remuda/alloc"]["readOnly"] is True
-    assert mounts["/run/remuda/bin"]["readOnly"] is True
+    assert mounts["/run/remuda/pod"]["subPathExpr"] == "pod-$(REMUDA_POD_UID)"
+    assert mounts["/run/remuda/pod"]["readOnly"] is True
+    assert mounts["/run/remuda/launch"]["readOnly"] is True
+    assert not {"/run/remuda/alloc", "/run/remuda/bin"} & mounts.keys()
     env = [e["name"] for e in container["env"]]
-    assert {"name": "REMUDA_ALLOC_DIR", "value": "/run/remuda/alloc"} in container["env"]
+    assert {"name": "REMUDA_ALLOC_DIR", "value": "/run/remuda/pod"} in container["env"]
     assert len(env) == len(set(env))
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def checkpoint_mount(formed: JsonObject) -> tuple[JsonObject, str] | None:
+    """What is mounted for checkpoints, and where."""
+    spec = formed["spec"]
+    volumes = [v for v in spec["volumes"] if v["name"] == "remuda-checkpoints"]
+    mounts = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "remuda-checkpoints"]
+    assert len(volumes) == len(mounts) <= 1
+    return ({k: v for k, v in volumes[0].items() if k != "name"}, mounts[0]["mountPath"]) if mounts else None
+
+
+def test_without_a_volume_the_job_s_directory_of_the_node_is_mounted_where_it_is() -> None:
+    """A pod that comes after another on the same node finds its checkpoints, and the path is the one launchers are told."""
+    found = checkpoint_mount(FORM.rewrite(body(a_job().gpus(1))))
+    assert found is not None
+    source, path = found
+    assert source["hostPath"] == {"path": path, "type": "DirectoryOrCreate"}
+    assert path.startswith(OWN)
+
+
+def test_a_path_that_nobody_mounts_anything_at_is_on_the_node_s_disk() -> None:
+    found = checkpoint_mount(FORM.rewrite(body(a_job().gpus(1)), Checkpoint(path="/ckpt")))
+    assert found is not None
+    assert (found[0]["hostPath"]["path"].startswith(OWN), found[1]) == (True, "/ckpt")
+
+
+@pytest.mark.parametrize("mounted", ["/data", "/data/", "/data/ckpt", "/data/./ckpt"])
+def test_a_path_on_a_volume_of_the_template_is_left_alone(mounted: str) -> None:
+    made = body(a_job().gpus(1), volumeMounts=[{"name": "data", "mountPath": mounted}])
+    assert checkpoint_mount(FORM.rewrite(made, Checkpoint(path="/data/ckpt"))) is None
+    assert checkpoint_mount(FORM.rewrite(made, Checkpoint(path="/data-2"))) is not None
+
+
+@pytest.mark.parametrize(("path", "expected"), [("/ckpt", "/ckpt"), ("", "/run/remuda/checkpoints")])
+def test_the_job_s_volume_is_mounted_into_every_pod(path: str, expected: str) -> None:
+    source = {"persistentVolumeClaim": {"claimName": "c"}}
+    place = Checkpoint(path=path, volume=source)
+    made = body(a_job().gpus(1).spec(checkpoint=place))
+    assert checkpoint_mount({"spec": {"volumes": [], **made["spec"]}}) == (source, expected), "on embedded nodes, too"
+    assert checkpoint_mount(FORM.rewrite(made, place)) == (source, expected)
+
+
+def test_a_volume_of_ours_in_a_template_is_not_believed() -> None:
+    made = body(a_job().gpus(1), volumeMounts=[{"name": "remuda-checkpoints", "mountPath": "/all"}])
+    made["spec"]["volumes"] = [{"name": "remuda-checkpoints", "hostPath": {"path": "/"}}]
+    found = checkpoint_mount(FORM.rewrite(made))
+    assert found is not None
+    assert found[0]["hostPath"]["path"].startswith(OWN)
+    assert found[1].startswith(OWN)
+
+
+def test_where_host_paths_are_refused_our_plugin_brings_the_launcher() -> None:
+    form = KubeletGangPodForm(("python3", "/run/remuda/launch/remuda-launch.pyz", "--"))
+    source = {"persistentVolumeClaim": {"claimName": "c"}}
+    place = Checkpoint(volume=source)
+    formed = form.rewrite(body(a_job().gpus(1).spec(checkpoint=place)), place, by_plugin=True)
+    container = formed["spec"]["containers"][0]
+    assert container["command"][:2] == ["python3", "/run/remuda/bin/remuda-launch.pyz"]
+    assert checkpoint_mount(formed) == (source, "/run/remuda/checkpoints")
+    assert {"name": "REMUDA_ALLOC_DIR", "value": "/run/remuda/alloc"} in container["env"], "where the plugin mounts it"
+    assert not [v for v in formed["spec"]["volumes"] if "hostPath" in v]
+    assert "volumes" not in form.rewrite(body(a_job().gpus(1)), by_plugin=True)["spec"]
+
+
+def test_where_last_words_go_is_the_template_s_to_say() -> None:
+    container = FORM.rewrite(body(a_job().gpus(1), terminationMessagePolicy="File"))["spec"]["containers"][0]
+    assert container["terminationMessagePolicy"] == "File"
 
 
 def test_what_the_template_says_stays() -> None:
@@ -73,7 +151,7 @@ def test_what_the_template_says_stays() -> None:
         )
     )
     assert formed["spec"]["containers"][0]["env"][-1]["name"] == "A", "behind what it refers to"
-    assert {m["mountPath"] for m in formed["spec"]["containers"][0]["volumeMounts"]} >= {"/data", "/run/remuda/alloc"}
+    assert {m["mountPath"] for m in formed["spec"]["containers"][0]["volumeMounts"]} >= {"/data", "/run/remuda/pod"}
 
 
 def read_by_the_launcher() -> set[str]:
@@ -97,11 +175,11 @@ def test_a_config_map_cannot_bring_a_variable_that_the_launcher_believes(gpus: i
     assert names - {entry["name"] for entry in container["env"]} == set()
     assert container["envFrom"] == source
     values = {entry["name"]: entry.get("value") for entry in container["env"]}
-    assert values["REMUDA_ALLOC_DIR"] == "/run/remuda/alloc"
+    assert values["REMUDA_ALLOC_DIR"] == kubelet_pods.DOOR_PATH
 
 
 def test_the_plugin_mounts_where_the_pod_says() -> None:
-    assert kubelet_pods.ALLOC_PATH == device_grants.ALLOC_PATH
+    assert kubelet_pods.PLUGIN_DOOR_PATH == device_grants.ALLOC_PATH
 
 
 HOSTILE = {
@@ -132,13 +210,11 @@ def test_a_template_cannot_choose_which_pod_it_is_or_what_is_mounted_for_it(gpus
     names = [e["name"] for e in container["env"]]
     assert len(names) == len(set(names))
     assert not [e for e in container["env"] if e.get("value") in ("mine", "/data")]
-    assert [m["mountPath"] for m in container["volumeMounts"] if m["name"] == "remuda-alloc"] == (
-        [] if gpus else ["/run/remuda/alloc"]
-    )
+    assert [m["mountPath"] for m in container["volumeMounts"] if m["name"] == "remuda-alloc"] == ["/run/remuda/pod"]
     assert [m["mountPath"] for m in container["volumeMounts"] if m["name"] == "data"] == ["/data"]
-    assert {v["name"]: (v.get("hostPath") or {}).get("path") for v in spec["volumes"]} == (
-        {"data": None} if gpus else {"remuda-alloc": "/host/alloc", "remuda-bin": "/host/bin", "data": None}
-    )
+    hosts = {v["name"]: (v.get("hostPath") or {}).get("path") for v in spec["volumes"]}
+    assert str(hosts.pop("remuda-checkpoints")).startswith(OWN)
+    assert hosts == {"remuda-alloc": "/host/alloc", "remuda-bin": "/host/bin", "data": None}
 
 
 def test_marks_of_ours_in_a_template_are_not_believed() -> None:

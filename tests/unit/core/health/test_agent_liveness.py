@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from remuda.api.devices import DeviceState, NodeDevices
+from remuda.api.devices import DeviceState, NodeDevices, Observed
 from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.core.health.agent_liveness import (
@@ -14,6 +14,7 @@ from remuda.core.health.agent_liveness import (
     agent_silent_since,
     liveness_lease_name,
     node_of_liveness_lease,
+    nodes_with_agent,
     unreported_nodes,
 )
 from remuda.core.health.ledger import judge_node
@@ -116,3 +117,16 @@ def test_an_agent_that_is_there_is_waited_for_until_it_has_reported(
     leases = {"node-01": a_lease(), "other": a_lease(), **({lease.name: lease} if lease is not None else {})}
     found = unreported_nodes([ledger] if ledger is not None else [], leases, leases.get, now)
     assert found == ({"node-01"} if is_unreported else set())
+
+
+def test_an_agent_lives_when_it_has_reported_and_renews() -> None:
+    now = 1000.0
+
+    def a_ledger(name: str, model: str = "dgx-h100") -> NodeDevices:
+        return NodeDevices(metadata=ObjectMeta(name=name), observed=Observed(model=model))
+
+    ledgers = [a_ledger("lives"), a_ledger("silent"), a_ledger("leaseless"), a_ledger("new", "")]
+    found = {
+        f"{node}.remuda-agent": a_lease(at) for node, at in (("lives", now - 5), ("silent", now - 60), ("new", now))
+    }
+    assert nodes_with_agent(ledgers, found, found.get, now) == {"lives", "leaseless"}

@@ -6,7 +6,7 @@ import pytest
 from remuda.api.devices import DeviceState
 from remuda.api.meta import to_time
 from remuda.core.health.device_holders import device_holders_on
-from remuda.core.health.ledger import health_ledger_rows, judge_node
+from remuda.core.health.ledger import health_ledger_rows, judge_node, verdicts_summary
 from tests.builders.gangs import NodeBuilder, a_held_pod, a_node
 
 NOW = 1000.0
@@ -80,3 +80,18 @@ def test_a_pod_holds_until_it_is_gone() -> None:
 def test_two_holders_are_both_seen() -> None:
     pods = [a_held_pod("a", "node-01", ["gpu-0"]), a_held_pod("b", "node-01", ["gpu-0"])]
     assert len(device_holders_on(a_node().devices(), pods)["gpu-0"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        (a_node(), "8 of 8 healthy"),
+        (a_node().signal("gpu-3", "xid-79"), "7 of 8 healthy; gpu-3 Unhealthy (Xid79)"),
+        (
+            a_node().signal("gpu-0", "xid-92").signal("gpu-3", "xid-79").quarantined("gpu-5"),
+            "5 of 8 healthy; gpu-5 Quarantined (Suspect) and 2 more",
+        ),
+    ],
+)
+def test_a_node_in_a_few_words(node: NodeBuilder, words: str) -> None:
+    assert verdicts_summary(judge_node(node.devices(), [], NOW)) == words

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from remuda.api.devices import DeviceState
 from remuda.api.errors import Refusal
@@ -225,3 +226,35 @@ def test_a_suspect_rack_is_taken_when_no_other_will_do() -> None:
     assert {n for n, _ in placed(nodes, a_gang_ask(2), penalties=suspect).values()} == {"node-03", "node-04"}
     full = [a_held_pod(f"h{n}", f"node-0{n}", ALL) for n in (3, 4, 5, 6)]
     assert {n for n, _ in placed(nodes, a_gang_ask(2), pods=full, penalties=suspect).values()} == {"node-01", "node-02"}
+
+
+# --- nodes without an agent -------------------------------------------------------------------------------------------
+
+
+def launched(members: int = 1) -> GangAsk:
+    ask = a_gang_ask(members, topology="")
+    return replace(ask, members=tuple(replace(pod, needs_agent=True) for pod in ask.members))
+
+
+def test_a_pod_that_needs_its_node_s_agent_goes_only_where_one_lives() -> None:
+    nodes = [a_node("node-01"), a_node("node-02")]
+    plan = plan_placement(a_snapshot(nodes, agentless=frozenset({"node-01"})), [launched()])
+    assert [a.node for a in plan.assignments] == ["node-02"]
+    plain = plan_placement(a_snapshot(nodes, agentless=frozenset({"node-01"})), [a_gang_ask(1, topology="")])
+    assert [a.node for a in plain.assignments] == ["node-01"], "nobody else is kept away"
+
+
+def test_without_any_agent_the_reason_says_so() -> None:
+    nodes = [a_node("node-01"), a_node("node-02")]
+    plan = plan_placement(a_snapshot(nodes, agentless=frozenset({"node-01", "node-02"})), [launched()])
+    ((_, refusal),) = plan.refused
+    assert refusal.reason == "NoAgent"
+    assert "node-01, node-02" in refusal.message
+    assert "remuda.dev/agent=true" in refusal.fix
+
+
+def test_too_few_agents_are_part_of_the_reason() -> None:
+    nodes = [a_node("node-01"), a_node("node-02")]
+    plan = plan_placement(a_snapshot(nodes, agentless=frozenset({"node-02"})), [launched(2)])
+    assert {r.reason for _, r in plan.refused} == {"InsufficientDevices"}
+    assert "1 node without a live agent" in plan.refused[0][1].message

@@ -209,7 +209,7 @@ def test_an_overdrawn_budget_fails_the_job_by_name() -> None:
     gang.settle()
     assert (gang.status.phase, gang.status.reason) == ("Failed", "CodeBudgetExhausted")
     gang.settle()
-    assert gang.gang == []
+    assert (gang.live, gang.kept) == ([], {m.pod for m in gang.status.members})
 
 
 def test_a_command_that_does_not_exist_fails_at_once() -> None:

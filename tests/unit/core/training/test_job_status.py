@@ -64,7 +64,8 @@ def test_a_failure_that_no_restart_cures_is_final_and_complete(code: int, messag
     assert status.finished_at is not None
     assert is_condition_true(status.conditions, "Failed")
     assert not is_condition_true(status.conditions, "Running")
-    assert gang.gang == []
+    gang.settle(2)
+    assert (gang.live, gang.kept) == ([], {m.pod for m in status.members})
 
 
 def test_success_is_final_and_complete() -> None:

@@ -7,7 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from remuda.api.kubernetes.core_v1 import Toleration
+from remuda.api.kubernetes.core_v1 import (
+    Container,
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+    Toleration,
+)
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause, Progress, Remedy
 from tests.builders.gang_model import GangModel, a_gang
@@ -353,3 +359,52 @@ def test_times_of_a_recovery_are_in_order() -> None:
     assert len(known) == 5
     assert known == sorted(known)
     assert (r.step_at_fault, r.resume_step) == (7, 5)
+
+
+# --- a launcher that cannot start -------------------------------------------------------------------------------------
+
+NO_PYTHON = ContainerStatus(
+    "main",
+    state=ContainerState(
+        terminated=ContainerStateTerminated(
+            128, reason="StartError", message='exec: "python3": executable file not found'
+        )
+    ),
+)
+
+
+def without_python(gang: GangModel) -> None:
+    """Every pod's container ends before its launcher says a word."""
+    for pod in list(gang.pods.now.values()):
+        gang.launchers.pop(pod.uid, None)
+        gang.reports.put(pod.uid, None)
+        if pod.spec.node_name and not pod.status.container_statuses:
+            spec = msgspec.structs.replace(pod.spec, containers=[Container("main")])
+            status = msgspec.structs.replace(pod.status, container_statuses=[NO_PYTHON])
+            gang.pods.put(pod.uid, msgspec.structs.replace(pod, spec=spec, status=status))
+
+
+def test_a_launcher_that_cannot_start_is_named_paused_charged_and_given_up() -> None:
+    gang = a_gang(a_job().replicas(2).gpus(8).budgets(code=2), racks(4))
+    pauses: list[float] = []
+    reasons = set()
+    for _ in range(400):
+        gang.round_without_verdicts()
+        without_python(gang)
+        gang.deliver()
+        gang.look()
+        gang.advance(0.1)
+        until = [to_seconds(r.until) - gang.now for r in gang.status.retired if r.until is not None]
+        if until:
+            pauses.append(round(max(until), 1))
+        reasons.add((gang.status.phase, gang.status.reason))
+        if gang.job.is_finished:
+            break
+    assert (gang.status.phase, gang.status.reason) == ("Failed", "CodeBudgetExhausted")
+    assert "NoPython: the image of job-worker-" in gang.status.message
+    assert 'exec: "python3"' in gang.status.message
+    assert gang.status.used == {"code": 3}
+    assert [r.reason for r in gang.status.recoveries] == ["NoPython"] * 3
+    assert ("Starting", "NoPython") in reasons
+    assert max(pauses) > 1.5, "each further try waits longer"
+    assert gang.made < 12, "not at the kubelet's pace"

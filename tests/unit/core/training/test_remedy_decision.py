@@ -32,7 +32,7 @@ def test_an_exit_code_that_is_not_to_be_retried_ends_the_job_and_names_the_rule(
     assert "`bad-config`" in gang.status.message
     assert gang.status.message.count("exit code 42") == 1
     assert (gang.recovery.remedy, gang.recovery.rule) == (Remedy.FAIL, "bad-config")
-    assert not gang.gang
+    assert not gang.live
 
 
 def test_another_exit_code_is_no_match() -> None:
@@ -179,7 +179,9 @@ def test_a_device_that_fails_may_end_the_job() -> None:
     gang.settle(3)
     assert (gang.status.phase, gang.status.reason) == ("Failed", "DeviceFailed")
     assert gang.recovery.remedy is Remedy.FAIL
-    assert not gang.gang
+    gang.settle(2)
+    assert not gang.live
+    assert set(gang.recovery.members) <= gang.kept, "what failed can be looked at"
 
 
 def test_an_ignored_device_is_kept_until_something_stops_its_rank() -> None:

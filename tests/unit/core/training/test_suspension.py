@@ -125,7 +125,8 @@ def test_a_job_past_its_deadline_fails_by_name() -> None:
     gang.advance(20.0)
     gang.settle(3)
     assert (gang.status.phase, gang.status.reason) == ("Failed", "DeadlineExceeded")
-    assert not gang.gang
+    gang.settle(2)
+    assert not gang.live
 
 
 def test_suspended_time_does_not_count_for_the_deadline() -> None:

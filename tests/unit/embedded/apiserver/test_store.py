@@ -12,6 +12,7 @@ from remuda.api.errors import ApiError, Conflict, Expired, NotFound, Unavailable
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
+from remuda.embedded.apiserver.store.collection import IN_ALL_FORMS
 from remuda.embedded.apiserver.store.journal import CommitDone, LoadedState
 from remuda.embedded.apiserver.store.record import StoreEvent
 
@@ -209,6 +210,29 @@ async def test_a_watcher_that_is_too_slow_is_cut_off() -> None:
     assert read == list(range(30))
     with pytest.raises(Expired, match="too slow"):
         slow.read()
+
+
+async def test_the_history_keeps_bytes_and_the_newest_versions_keep_every_form() -> None:
+    """Red before: all forms of every change stayed for as long as it was history."""
+    store = ObjectStore(MemoryJournal(), history=4 * IN_ALL_FORMS)
+    cluster = a_cluster(store)
+    await cluster.create(Pod, body("still"))
+    await cluster.create(Pod, body("gone"))
+    await cluster.delete(Pod, "gone", "team", grace_s=0)
+    await cluster.create(Pod, body("busy"))
+    began = store.revision
+    cursor = store.follow(PREFIX, 1, None)
+    for number in range(2 * IN_ALL_FORMS):
+        await cluster.patch(Pod, "busy", {"metadata": {"labels": {"n": str(number)}}}, "team")
+    events = [seen[0] for seen in cursor.read()]
+    whole = [event for event in events if event.record.has_more_than_bytes]
+    current = {store.get(key("still")), store.get(key("busy"))}
+    assert current <= {event.record for event in whole}
+    assert len(whole) <= IN_ALL_FORMS + len(current)
+    # Whoever asks for old versions is answered as before.
+    assert [event.record.body["metadata"]["name"] for event in events[:2]] == ["still", "gone"]
+    labels = [event.record.decode(Pod).labels.get("n") for event in events if event.record.rv > began]
+    assert labels == [str(number) for number in range(2 * IN_ALL_FORMS)]
 
 
 async def test_kinds_do_not_push_each_other_out_of_the_history() -> None:

@@ -9,8 +9,9 @@ from remuda.api.drills import Drill, DrillKind, DrillSpec
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
-from remuda.embedded.node.drills import DrillRunner
+from remuda.embedded.node.drill_actions import DrillActions
 from remuda.kube.runtime.informer import Informer
+from remuda.link.drill_runner import DrillRunner
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 
 GONE_AT = 5.0  # later than a stray is waited for
@@ -27,7 +28,8 @@ def answer_of_the_refuser(*, taken: bool) -> JsonObject:
     async def main() -> JsonObject:
         drills = Informer(cluster, Drill)
         is_ours = lambda spec: False if loop.time() < GONE_AT else None  # noqa: E731
-        runner = DrillRunner(cluster, drills, (), loop.clock, is_ours=is_ours, refuses_strays=True)
+        site = DrillActions(cluster, (), loop.clock, is_ours=is_ours)
+        runner = DrillRunner(cluster, drills, site, loop.clock, refuses_strays=True)
         tasks = [asyncio.create_task(each) for each in (drills.run(), runner.run())]
         spec = DrillSpec(type=DrillKind.PROCESS_KILL, pod="job-worker-0", namespace="default")
         await cluster.create(Drill, Drill(metadata=ObjectMeta(name="one"), spec=spec))

@@ -16,6 +16,7 @@ from remuda.embedded.pod_fields.judge_pod import (
     PodHost,
     judge_pod_spec,
     pod_field_warnings,
+    pod_specs_in,
 )
 
 ROOT, SOMEBODY, SIMULATED = PodHost(), PodHost(1000, 1000), PodHost(is_simulated=True)
@@ -188,3 +189,21 @@ def test_warnings_are_bounded() -> None:
     said = pod_field_warnings(Pod.resource, {"spec": body}, None, SIMULATED)
     assert len(said) == MAX_WARNINGS
     assert said[-1] == "85 more fields are not honoured here: see docs/compatibility.md"
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "expected"),
+    [
+        ({}, []),
+        ({"path": "/ckpt", "volume": {"hostPath": {"path": "/ckpt"}}}, []),
+        ({"path": "/ckpt", "volume": {"persistentVolumeClaim": {"claimName": "c"}}}, ["VolumesNotMounted"]),
+        ({"volume": {"hostPath": {"path": "/ckpt"}}}, ["VolumesNotMounted"]),
+        ({"volume": "no object"}, []),
+    ],
+)
+def test_a_job_s_checkpoint_volume_is_judged_with_its_template(checkpoint: JsonObject, expected: list[str]) -> None:
+    role = {"name": "worker", "template": {"spec": spec()}}
+    body = {"spec": {"roles": [role], "checkpoint": checkpoint}}
+    ((at, pods),) = pod_specs_in(TrainingJob.resource, body)
+    assert at == "spec.roles[0].template.spec"
+    assert [f.reason for f in judge_pod_spec(pods, ROOT) if f.claim is FieldClaim.REFUSED] == expected

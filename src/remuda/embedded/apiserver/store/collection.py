@@ -3,6 +3,8 @@
 A watcher has no queue of its own. It holds a position in the shared history and reads on at its own pace, so a change
 costs the same memory for one watcher as for a thousand. The history is bounded, and that is the bound of a watcher: one
 that falls behind it is cut off with `Expired` and has to list again.
+
+Of events behind the newest `IN_ALL_FORMS` only bytes are kept: watchers that keep up have read them.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from remuda.embedded.apiserver.store.record import ADDED, DELETED, Matcher, Stor
 
 # The change, and its type and object as the watcher sees them.
 Seen = tuple[StoreEvent, str, StoredObject]
+
+IN_ALL_FORMS = 128
 
 Waiter = asyncio.Future[None]
 Wake = Callable[[Waiter], None]
@@ -55,6 +59,8 @@ class StoredCollection:
     def remember(self, event: StoreEvent) -> None:
         events = self._events
         events.append(event)
+        if len(events) > IN_ALL_FORMS:
+            events[-IN_ALL_FORMS - 1].keep_only_bytes()
         # Cut a quarter at a time: deleting from the front of a list on every event would cost its length each time.
         if len(events) >= self._limit + max(1, self._limit // 4):
             excess = len(events) - self._limit

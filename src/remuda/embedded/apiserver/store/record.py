@@ -1,7 +1,8 @@
 """One version of one object (`StoredObject`), and one change of it (`StoreEvent`).
 
 A record is immutable to its readers; what it caches are only other forms of the same value: wire bytes, wire dict and the
-decoded object are each made at most once, so that a hundred watchers of one event share one decode and one encode.
+decoded object are each made at most once, so that a hundred watchers of one event share one decode and one encode. Of versions
+that few will still ask for only the bytes are kept (`keep_only_bytes`): the other forms take several times the room.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Matcher = Callable[[JsonObject], bool]
 class StoredObject:
     """An object as of revision `rv`. Of a deleted object: its last state, under the revision of the deletion."""
 
-    __slots__ = ("_body", "_kind", "_obj", "_raw", "deleted", "key", "rv")
+    __slots__ = ("_body", "_decoded", "_raw", "deleted", "key", "rv")
 
     def __init__(
         self, key: str, rv: int, *, body: JsonObject | None = None, raw: bytes | None = None, deleted: bool = False
@@ -34,8 +35,7 @@ class StoredObject:
         self.deleted = deleted
         self._body = body
         self._raw = raw
-        self._kind: type[KObject] | None = None
-        self._obj: KObject | None = None
+        self._decoded: tuple[type[KObject], KObject] | None = None
 
     @property
     def body(self) -> JsonObject:
@@ -47,16 +47,26 @@ class StoredObject:
 
     @property
     def raw(self) -> bytes:
-        raw = self._raw
+        raw, body = self._raw, self._body
         if raw is None:
-            raw = self._raw = encode(self._body)
+            # Without a body either, another thread has just made the bytes of it.
+            raw = self._raw = self._raw or encode(body)
         return raw
 
     def decode(self, kind: type[K]) -> K:
-        if self._kind is not kind:
-            self._obj = from_wire(kind, self.body)
-            self._kind = kind
-        return cast(K, self._obj)
+        if self._decoded is None or self._decoded[0] is not kind:
+            self._decoded = found = (kind, from_wire(kind, self.body))
+            return found[1]
+        return cast(K, self._decoded[1])
+
+    @property
+    def has_more_than_bytes(self) -> bool:
+        return self._body is not None or self._decoded is not None
+
+    def keep_only_bytes(self) -> None:
+        """Whoever asks for another form of it later has it made anew. Threads may be reading it."""
+        self._raw = self.raw
+        self._body = self._decoded = None
 
 
 def stamp_version(body: JsonObject, rv: int) -> JsonObject:
@@ -100,6 +110,15 @@ class StoreEvent:
                 self.record.key, self.record.rv, body=stamp_version(self.previous.body, self.record.rv)
             )
         return self._left
+
+    def keep_only_bytes(self) -> None:
+        """Few will still ask for this event. Its own object may be the newest version, which everybody reads: it has its turn
+        with the event that follows upon it."""
+        self._line = self._left = None
+        if self.previous is not None:
+            self.previous.keep_only_bytes()
+        if self.type == DELETED:
+            self.record.keep_only_bytes()
 
     def line(self, type_: str, record: StoredObject) -> bytes:
         """The watch stream's line for what `seen_by` answered; the common form is made once."""

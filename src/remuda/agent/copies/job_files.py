@@ -1,0 +1,236 @@
+"""Checkpoints of this node's ranks, as files: `<root>/<namespace>/<job>-<uid8>/rank-R/step-N.*` (`launch.checkpoints`).
+
+The job's directory is mounted into its containers, and those may be anybody's: what is below it is read by the rules of
+`link.untrusted_files`, a chunk at a time, and never listed beyond a bound. Nothing is written in there. What comes from other
+nodes, and marks of ours, are made in `<root>/.remuda`, which only the agent can enter, and moved in by rename: no name in the
+job's directory is ever followed or opened for writing.
+
+`<root>/.remuda/homes/` notes in which attempt a rank last ran here, or had everything brought here.
+
+A directory that is not there holds nothing; any other error says nothing about what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TypeVar
+
+from remuda.agent.copies.copy_ports import CopyMark, JobKey
+from remuda.launch.protocol import MAX_CHECKPOINTS
+from remuda.link.copy_wire import CHUNK, MAX_COUNT
+from remuda.link.untrusted_files import (
+    UnfitFile,
+    read_untrusted_file,
+    untrusted_directory,
+    untrusted_regular_file,
+)
+
+MAX_NAMES = 20_000  # in a rank's directory; a rank that has more is not looked through
+SIDE_BYTES = 4096
+LOOKED_AT = 64  # steps, from the newest
+T = TypeVar("T")
+
+
+class JobCheckpointFiles:
+    """Implements `CheckpointFiles`. `work`: threads of its own, so that a disk that hangs holds up nobody else."""
+
+    def __init__(self, root: str | Path, work: Executor) -> None:
+        self.root = Path(root)
+        self.own = self.root / ".remuda"
+        self._work = work
+
+    def prepare(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o711)
+        for place in (self.own, self.own / "homes", self.own / "incoming"):
+            place.mkdir(exist_ok=True)
+            place.chmod(0o700)
+
+    async def run(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._work, call, *args)
+
+    # --- what was where -------------------------------------------------------------------------------------------------
+
+    def _home_file(self, key: JobKey, rank: int) -> Path:
+        return self.own / "homes" / key.directory.replace("/", "~") / f"rank-{rank}"
+
+    async def home(self, key: JobKey, rank: int) -> int:
+        return await self.run(self.read_home, key, rank)
+
+    def read_home(self, key: JobKey, rank: int) -> int:
+        try:
+            return int(self._home_file(key, rank).read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    async def note_home(self, key: JobKey, rank: int, attempt: int) -> None:
+        await self.run(self._write_home, key, rank, attempt)
+
+    def _write_home(self, key: JobKey, rank: int, attempt: int) -> None:
+        file = self._home_file(key, rank)
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        temporary = file.with_suffix(".new")
+        temporary.write_text(str(attempt), encoding="ascii")
+        temporary.replace(file)
+
+    # --- what is there --------------------------------------------------------------------------------------------------
+
+    async def settle(self, key: JobKey, rank: int, newest: int | None, but: frozenset[int]) -> tuple[int, ...]:
+        return await self.run(self.settle_rank, key, rank, newest, but)
+
+    def settle_rank(self, key: JobKey, rank: int, newest: int | None, but: frozenset[int]) -> tuple[int, ...]:
+        folder = f"{key.directory}/rank-{rank}"
+        try:
+            with untrusted_directory(self.root, folder) as directory:
+                names = _listed_names(directory, folder)
+                steps = sorted((s for s in map(_step_of_side_file, names) if s is not None), reverse=True)
+                found: list[int] = []
+                for step in steps[:LOOKED_AT]:
+                    if f"step-{step}.bad" in names or not self._is_whole(key, rank, step, directory):
+                        continue
+                    if newest is not None and step > newest and step not in but:
+                        self._mark_abandoned(directory, step)
+                    elif not _is_marked_abandoned(directory, step, names):
+                        found.append(step)
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        return tuple(found[:MAX_CHECKPOINTS])
+
+    def _is_whole(self, key: JobKey, rank: int, step: int, directory: int) -> bool:
+        mark = self.read_mark(key, rank, step)
+        if mark is None:
+            return False
+        try:
+            data = os.stat(f"step-{step}.ckpt", dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(data.st_mode) and data.st_nlink == 1 and data.st_size == mark.size
+
+    def _mark_abandoned(self, directory: int, step: int) -> None:
+        side = os.stat(f"step-{step}.json", dir_fd=directory, follow_symlinks=False)
+        made = self.own / "incoming" / f"mark-{os.urandom(8).hex()}"
+        made.write_text("The gang went on from an earlier step while this rank was elsewhere.", encoding="ascii")
+        made.chmod(0o644)
+        now = made.stat().st_mtime_ns
+        os.utime(made, ns=(now, max(now, side.st_mtime_ns)))
+        os.rename(made, f"step-{step}.abandoned", dst_dir_fd=directory)
+
+    def read_mark(self, key: JobKey, rank: int, step: int) -> CopyMark | None:
+        """What its side file says; None: it has none, or none that can be meant."""
+        try:
+            text = read_untrusted_file(self.root, f"{key.directory}/rank-{rank}/step-{step}.json", SIDE_BYTES)
+            side = json.loads(text)
+        except (FileNotFoundError, NotADirectoryError, UnfitFile, ValueError, RecursionError):
+            return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # a link
+                return None
+            raise
+        if not isinstance(side, dict) or side.get("step") != step or isinstance(side.get("step"), bool):
+            return None
+        size, digest = side.get("bytes"), side.get("sha256")
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= MAX_COUNT:
+            return None
+        if not isinstance(digest, str) or len(digest) != 64 or not set(digest.lower()) <= set("0123456789abcdef"):
+            return None
+        return CopyMark(step, size, digest.lower())
+
+    @contextlib.contextmanager
+    def open_checkpoint(self, key: JobKey, rank: int, mark: CopyMark) -> Iterator[int]:
+        """A descriptor to read `mark.size` bytes from. UnfitFile, FileNotFoundError when it is not that."""
+        path = f"{key.directory}/rank-{rank}/step-{mark.step}.ckpt"
+        with untrusted_regular_file(self.root, path) as (fd, found):
+            if found.st_size != mark.size:
+                raise UnfitFile(path, f"has {found.st_size} bytes, and should have {mark.size}")
+            yield fd
+
+    # --- what comes here ------------------------------------------------------------------------------------------------
+
+    def partial(self, mark: CopyMark) -> Path:
+        """Where a checkpoint lies while it comes; what is there already need not come again."""
+        return self.own / "incoming" / f"{mark.sha256}.part"
+
+    def place(self, key: JobKey, rank: int, mark: CopyMark) -> None:
+        """Moves what came into the job's directory: first away with the old commit mark, then the data, then the new one."""
+        data = self.partial(mark)
+        side = data.with_suffix(".json")
+        body = {"step": mark.step, "bytes": mark.size, "sha256": mark.sha256}
+        side.write_text(json.dumps(body), encoding="ascii")
+        for file in (data, side):
+            file.chmod(0o644)  # any user of the container may read it
+        namespace = self.root / key.namespace
+        namespace.mkdir(mode=0o711, exist_ok=True)
+        _make_open_directory(self.root, key.namespace, key.directory.partition("/")[2])
+        folder = _make_open_directory(self.root, key.directory, f"rank-{rank}")
+        with untrusted_directory(self.root, folder) as directory:
+            for old in ("json", "abandoned"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"step-{mark.step}.{old}", dir_fd=directory)
+            os.rename(data, f"step-{mark.step}.ckpt", dst_dir_fd=directory)
+            os.rename(side, f"step-{mark.step}.json", dst_dir_fd=directory)
+            os.fsync(directory)
+
+
+def _make_open_directory(root: Path, above: str, name: str) -> str:
+    """A directory that every user may write in, as containers run as anybody; one that is there is left as it is."""
+    with untrusted_directory(root, above) as directory:
+        try:
+            os.mkdir(name, 0o700, dir_fd=directory)
+        except FileExistsError:
+            return f"{above}/{name}"
+        made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            os.fchmod(made, 0o777)
+        finally:
+            os.close(made)
+    return f"{above}/{name}"
+
+
+def _listed_names(directory: int, folder: str) -> set[str]:
+    with os.scandir(directory) as entries:
+        names = {entry.name for _, entry in zip(range(MAX_NAMES + 1), entries, strict=False)}
+    if len(names) > MAX_NAMES:
+        raise OSError(errno.EFBIG, f"{folder} has more than {MAX_NAMES} files")
+    return names
+
+
+def _step_of_side_file(name: str) -> int | None:
+    digits = name[5:-5]
+    if (
+        name.startswith("step-")
+        and name.endswith(".json")
+        and digits.isascii()
+        and digits.isdigit()
+        and len(digits) < 16
+    ):
+        return int(digits) if digits == str(int(digits)) else None
+    return None
+
+
+def _is_marked_abandoned(directory: int, step: int, names: set[str]) -> bool:
+    if f"step-{step}.abandoned" not in names:
+        return False
+    try:
+        marked = os.stat(f"step-{step}.abandoned", dir_fd=directory, follow_symlinks=False).st_mtime_ns
+        return os.stat(f"step-{step}.json", dir_fd=directory, follow_symlinks=False).st_mtime_ns <= marked
+    except FileNotFoundError:
+        return False
+
+
+def hash_file_so_far(path: Path) -> tuple[int, hashlib._Hash]:
+    """How much is there, and its digest so far."""
+    digest, size = hashlib.sha256(), 0
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return size, digest
