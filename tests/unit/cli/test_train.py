@@ -239,7 +239,7 @@ def test_a_dry_run_without_a_cluster_checks_what_it_can(
 
 def test_a_job_for_real_nodes_whose_checkpoints_would_stay_on_their_disks_is_noted(cluster: Cli, here: Path) -> None:
     result = train(cluster, "x", "--dry-run", "--image", "i", "--", "python", "train.py")
-    assert "note: Each node keeps the checkpoints of its own ranks on its disk." in result.err
+    assert "note: Each node keeps the checkpoints of its own ranks on its disk, and its agent copies each to one other node" in result.err
     assert "spec.checkpoint.volume" in result.err
     shared = "spec:\n  checkpoint: {volume: {nfs: {server: s, path: /p}}}"
     (here / "shared.yaml").write_text(GOOD.replace("spec:", shared, 1))
