@@ -168,11 +168,11 @@ async def test_large_writes_are_judged_and_answered_off_the_loop(wire: Wire, mon
         monkeypatch.setattr(module, name, noted)
 
     note(admission_chain, "validate_object_fields")
-    note(unhonoured_pods, "judge_pod_spec")
+    note(unhonoured_pods, "refused_pod_fields")
     note(admission_chain, "pod_field_warnings")
     note(object_handlers, "render_object")
     await wire.create(f"{TEAM}/pods", large_pod("a"))
-    assert sorted(threads) == ["judge_pod_spec", "pod_field_warnings", "render_object", "validate_object_fields"]
+    assert sorted(threads) == ["pod_field_warnings", "refused_pod_fields", "render_object", "validate_object_fields"]
     assert set.union(*threads.values()) == {"api-large"}
 
 

@@ -95,6 +95,8 @@ async def test_row_6_a_restart_of_the_kubelet_leaves_the_process_alone(machine: 
         await rig.create(gpus("worker-0", 2, SLEEP))
         pod = await rig.running_pod()
         await until(lambda: machine.log(pod) == "up\n")
+        # The shim and the program: for a moment, while that becomes `sleep`, nobody can read whose it is.
+        await until(lambda: len(machine.processes(pod.uid)) == 2)
         before = machine.processes(pod.uid)
         await rig.node.restart()
         await machine.counts(0)

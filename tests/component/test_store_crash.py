@@ -96,7 +96,7 @@ class Known:
         store = ObjectStore(SqliteJournal(path), history=HISTORY)
         assert store.revision >= self.revision
         self.revision = store.revision
-        log = [record.rv for _, _, record in store.follow(PREFIX, store._floor).read()]
+        log = [event.record.rv for event in store.follow(PREFIX, store._floor).read()]
         assert log == list(range(self.revision + 1 - len(log), self.revision + 1))
         assert len(log) >= min(self.revision - 1, HISTORY)
         for number in range(WRITERS):

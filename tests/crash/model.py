@@ -62,10 +62,11 @@ class Model:
             self._mirror = {record.key: int(record.body["step"]) for record in store.scan(PREFIX)}
             self.expired += 1
         else:
-            revisions = [record.rv for _, _, record in changes]
+            revisions = [change.record.rv for change in changes]
             assert revisions == list(range(self._seen + 1, store.revision + 1)), "the history has a gap"
-            for _, type_, record in changes:
-                if type_ == DELETED:
+            for change in changes:
+                record = change.record
+                if change.type == DELETED:
                     del self._mirror[record.key]
                 else:
                     self._mirror[record.key] = int(record.body["step"])

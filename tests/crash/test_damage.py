@@ -169,7 +169,7 @@ async def test_the_mark_of_forgotten_history_is_not_believed_against_the_log(tmp
 
 
 def history(store: ObjectStore) -> list[tuple[int, str, bytes]]:
-    return [(r.rv, type_, r.raw) for _, type_, r in store.follow(PREFIX, store._floor).read()]
+    return [(e.record.rv, e.type, e.record.raw) for e in store.follow(PREFIX, store._floor).read()]
 
 
 Spoil = Callable[[Path], None]

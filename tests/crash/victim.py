@@ -81,8 +81,9 @@ async def write(store: ObjectStore, number: int, steps: list[int], out: int) -> 
 async def watch(store: ObjectStore, out: int) -> None:
     cursor = store.follow(PREFIX, store.revision)
     while await cursor.more():
-        for _, type_, record in cursor.read():
-            assert (type_ == DELETED) == is_removal(record.body["step"])
+        for event in cursor.read():
+            record = event.record
+            assert (event.type == DELETED) == is_removal(record.body["step"])
             os.write(out, b"w %d %d %d\n" % (int(record.key[len(key(0)) - 1 :]), record.body["step"], record.rv))
 
 

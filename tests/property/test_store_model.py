@@ -149,12 +149,13 @@ class World:
         """The whole history, replayed, gives the present state; and each event is newer than the one before."""
         state: dict[str, Any] = {}
         last = 1
-        for event, type_, record in self.cluster.store.follow(Pod.resource.prefix, 1).read():
+        for event in self.cluster.store.follow(Pod.resource.prefix, 1).read():
+            record = event.record
             assert record.rv > last
             last = record.rv
-            assert (type_ == "ADDED") == (record.key not in state)
+            assert (event.type == "ADDED") == (record.key not in state)
             assert event.previous is None or event.previous.body == state.get(record.key)
-            if type_ == "DELETED":
+            if event.type == "DELETED":
                 del state[record.key]
             else:
                 assert state.get(record.key) != record.body

@@ -226,6 +226,7 @@ async def serve_api_socket(
         app,
         lifespan="off",
         ws="none",
+        proxy_headers=False,  # nothing stands before us that could know better than the socket who calls
         http=_Protocol,
         log_config=None,
         access_log=False,

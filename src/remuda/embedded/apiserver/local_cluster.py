@@ -51,8 +51,8 @@ class LocalCluster(ObjectService):
         for record in there:
             yield WatchEvent(ADDED, str(record.rv), record.decode(kind))
         while True:
-            for _, type_, record in cursor.read():
-                yield WatchEvent(type_, str(record.rv), record.decode(kind))
+            for event in cursor.read():
+                yield WatchEvent(event.type, str(event.record.rv), event.record.decode(kind))
             if not await cursor.more():
                 return
 

@@ -28,7 +28,6 @@ from remuda.embedded.apiserver.wire.bodies import (
     parse_object_body,
     parse_patch_body,
     render_deleted,
-    with_path_name,
 )
 from remuda.embedded.apiserver.wire.http_exchange import LARGE_BYTES, HttpRequest
 from remuda.embedded.apiserver.wire.paging import (
@@ -130,7 +129,7 @@ class ObjectHandlers:
         work = self.preparation(request, target, query)
 
         def decoded() -> JsonObject:
-            body = with_path_name(parse_object_body(request.content_type, data), target.namespace, "")
+            body = parse_object_body(request.content_type, data)
             _check_custom_object(target.served, body)
             _check_duplicate_fields(query, request, data, work)
             return body
@@ -139,6 +138,7 @@ class ObjectHandlers:
         record = await self._cluster.create_record(
             target.served,
             body,
+            target.namespace,
             prepare=work.written,
             dry_run=query.is_dry_run,
             off_loop=self._off_loop if request.is_large else None,
@@ -152,9 +152,9 @@ class ObjectHandlers:
         work = self.preparation(request, target, query)
 
         def decoded() -> JsonObject:
-            body = with_path_name(parse_object_body(request.content_type, data), target.namespace, target.name)
+            body = parse_object_body(request.content_type, data)
             _check_custom_object(served, body)
-            return body
+            return copy_wire_body(served, body, target.namespace, target.name)
 
         body = await self._worked(request, len(data), decoded)
         if _needs_version_to_replace(served) and not body["metadata"].get("resourceVersion"):
@@ -163,12 +163,7 @@ class ObjectHandlers:
             named_so = Resource(resource.group, resource.version, resource.plural, resource.plural)
             raise invalid_fields(named_so, target.name, [("metadata.resourceVersion", what)])
 
-        def checked() -> JsonObject:
-            copied = copy_wire_body(served, body)
-            _check_duplicate_fields(query, request, data, work)
-            return copied
-
-        body = await self._worked(request, len(data), checked)
+        await self._worked(request, len(data), lambda: _check_duplicate_fields(query, request, data, work))
 
         def change(old: JsonObject | None) -> JsonObject:
             return work.written(require_stored(old, served, target.name), body)
@@ -192,7 +187,7 @@ class ObjectHandlers:
         if media == APPLY_PATCH:
             if not (patch.get("apiVersion") and patch.get("kind")):
                 raise BadRequest("an applied object must have apiVersion and kind")
-            patch = copy_wire_body(served, with_path_name(patch, target.namespace, target.name))
+            patch = copy_wire_body(served, patch, target.namespace, target.name)
             is_forced = bool(query.is_forced)
 
             def apply(live: JsonObject | None) -> JsonObject:

@@ -103,14 +103,15 @@ class ObjectService:
         self,
         served: ServedKind,
         body: KObject | JsonObject,
+        namespace: str = "",
         *,
         prepare: Prepare | None = None,
         dry_run: bool = False,
         off_loop: OffLoop | None = None,
     ) -> StoredObject:
-        """`off_loop`: where to prepare it and to decide about it, when it is large."""
+        """`namespace`: of the path. `off_loop`: where to prepare it and to decide about it, when it is large."""
         resource = served.resource
-        copied = partial(copy_wire_body, served, body)
+        copied = partial(copy_wire_body, served, body, namespace)
         wire = copied() if off_loop is None else await off_loop.run(copied)
         meta = wire["metadata"]
         if resource.namespaced and not meta.get("namespace"):
@@ -425,8 +426,9 @@ def parse_resource_version(text: str) -> int:
     return int(text)
 
 
-def copy_wire_body(served: ServedKind, body: Any) -> JsonObject:
-    """The wire form, sharing nothing with the caller's object."""
+def copy_wire_body(served: ServedKind, body: Any, namespace: str = "", name: str = "") -> JsonObject:
+    """The wire form, sharing nothing with the caller's object, with the namespace and name of its path: what it says itself
+    must agree."""
     resource = served.resource
     wire: JsonObject
     if isinstance(body, KObject):
@@ -443,7 +445,12 @@ def copy_wire_body(served: ServedKind, body: Any) -> JsonObject:
     wire = {"apiVersion": resource.api_version, "kind": resource.kind, **wire}
     meta = wire.get("metadata")
     if meta is None:
-        wire["metadata"] = {}
+        meta = wire["metadata"] = {}
     elif not isinstance(meta, dict):
         raise BadRequest("metadata must be an object")
+    for field, value in (("namespace", namespace), ("name", name)):
+        if value and (meta.get(field) or value) != value:
+            raise BadRequest(f"metadata.{field} is `{meta[field]}` but the path says `{value}`")
+        if value:
+            meta[field] = value
     return wire

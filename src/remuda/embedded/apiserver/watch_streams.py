@@ -143,7 +143,7 @@ class WatchStreams:
             while True:
                 if found := cursor.read():
                     now = clock()
-                    await write(render_watch_event(view, served, *seen, now) for seen in found)
+                    await write(render_watch_event(view, served, event, now) for event in found)
                 elif was_idle:
                     await write([render_bookmark(view, served, store.revision)])
                 was_idle = False

@@ -219,7 +219,11 @@ class PodWorker:
         try:
             while True:
                 try:
-                    self._allocations = await self._allocate()
+                    running = {c.name for c in self.record.every if c.is_live}
+                    simulated = site.runtime.is_simulated(self.pod)
+                    self._allocations = await device_allocation.allocate_pod_devices(
+                        site.agent, site.devices(), self.pod, running, simulated=simulated
+                    )
                     break
                 except Refusal as refusal:
                     if refusal.reason not in device_allocation.PASSING or not await site.others_gone(pod.uid):
@@ -244,14 +248,6 @@ class PodWorker:
         if self.record.untold is not None:
             site.agent.container_exited(pod.uid, self.record.untold)
         self._note(admission=DeviceAdmission.GRANTED, held=True, address=address, untold=None)
-
-    async def _allocate(self) -> device_allocation.Allocations:
-        site = self._site
-        running = {c.name for c in self.record.every if c.is_live}
-        simulated = site.runtime.is_simulated(self.pod)
-        return await device_allocation.allocate_pod_devices(
-            site.agent, site.devices(), self.pod, running, simulated=simulated
-        )
 
     async def _pull(self, image: str) -> None:
         try:

@@ -94,6 +94,20 @@ def pod_specs_in(resource: Resource, body: JsonObject) -> Iterator[tuple[str, An
             yield f"spec.roles[{index}].template.spec", _with_job_volume(pods, spec.get("checkpoint"))
 
 
+def refused_pod_fields(
+    resource: Resource, body: JsonObject, old: JsonObject | None, host: PodHost
+) -> list[FieldFinding]:
+    """What the pods of an object may not ask for; of a spec that was there before, nothing."""
+    before = [] if old is None else [spec for _, spec in pod_specs_in(resource, old)]
+    return [
+        finding
+        for at, spec in pod_specs_in(resource, body)
+        if spec not in before
+        for finding in judge_pod_spec(spec, host, at)
+        if finding.claim is FieldClaim.REFUSED
+    ]
+
+
 def pod_field_warnings(resource: Resource, body: JsonObject, old: JsonObject | None, host: PodHost) -> list[str]:
     """The Warning headers for an object that was written; none when its spec stayed as it was."""
     if not carries_pods(resource) or (old is not None and old.get("spec") == body.get("spec")):

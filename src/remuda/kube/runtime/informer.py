@@ -20,11 +20,12 @@ import structlog
 from remuda.api.errors import ApiError, Expired
 from remuda.api.meta import KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
-from remuda.kube.cluster import NO_FIELDS, Cluster, WatchEvent, list_pages
+from remuda.kube.cluster import NO_FIELDS, Cluster, list_pages
 from remuda.kube.runtime.backoff import Backoff, Jitter, no_jitter
 
 K = TypeVar("K", bound=KObject)
 
+InformerHandler = Callable[[K | None, K | None], None]
 Name = tuple[str, str]  # (namespace, name); the namespace of a cluster-scoped object is ""
 
 # Whenever a copy has grown by so many objects, they are taken out of the garbage collector's sight: a full collection over them
@@ -90,7 +91,7 @@ class Informer(Generic[K]):
         self._backoff = backoff
         self._cache: dict[Name, K] = {}
         self._indexes: dict[str, _Index[K]] = {}
-        self._handlers: list[Callable[[K | None, K | None], None]] = []
+        self._handlers: list[InformerHandler[K]] = []
         self._synced = asyncio.Event()
         self._since = ""  # "" = list first
         self._failures = 0
@@ -117,11 +118,11 @@ class Informer(Generic[K]):
     def by_index(self, name: str, key: str) -> list[K]:
         return list(self._indexes[name].found.get(key, {}).values())
 
-    def subscribe(self, handler: Callable[[K | None, K | None], None]) -> None:
+    def subscribe(self, handler: InformerHandler[K]) -> None:
         """`handler(old, new)`: old is None for a new object, new is None for one that is gone. Told of what is here now."""
         self._handlers.append(handler)
         for obj in list(self._cache.values()):
-            self._call(handler, None, obj)
+            self._tell([handler], None, obj)
 
     async def synced(self) -> None:
         """Returns once the copy stands for a whole list."""
@@ -181,17 +182,14 @@ class Informer(Generic[K]):
         stream = self._cluster.watch(self.kind, self._since, self._namespace, labels=self._labels, fields=self._fields)
         async with _closing_informer_stream(stream):
             async for event in stream:
-                self._take(event)
+                if event.obj is not None:
+                    name = informer_key(event.obj)
+                    if event.type == "DELETED":
+                        self._forget(name)
+                    else:
+                        self._store(name, event.obj)
+                self._since = event.resource_version
                 self._failures = 0
-
-    def _take(self, event: WatchEvent[K]) -> None:
-        if event.obj is not None:
-            name = informer_key(event.obj)
-            if event.type == "DELETED":
-                self._forget(name)
-            else:
-                self._store(name, event.obj)
-        self._since = event.resource_version
 
     def _store(self, name: Name, obj: K) -> None:
         old = self._cache.get(name)
@@ -210,7 +208,7 @@ class Informer(Generic[K]):
                 index.replace(name, old, obj)
             else:
                 index.put(name, obj)
-        self._tell(old, obj)
+        self._tell(self._handlers, old, obj)
 
     def _forget(self, name: Name) -> None:
         old = self._cache.pop(name, None)
@@ -218,17 +216,14 @@ class Informer(Generic[K]):
             return
         for index in self._indexes.values():
             index.drop(name, old)
-        self._tell(old, None)
+        self._tell(self._handlers, old, None)
 
-    def _tell(self, old: K | None, new: K | None) -> None:
-        for handler in self._handlers:
-            self._call(handler, old, new)
-
-    def _call(self, handler: Callable[[K | None, K | None], None], old: K | None, new: K | None) -> None:
-        try:
-            handler(old, new)
-        except Exception:
-            log.exception("informer.handler_failed", kind=self.kind.resource.kind)
+    def _tell(self, handlers: Iterable[InformerHandler[K]], old: K | None, new: K | None) -> None:
+        for handler in handlers:
+            try:
+                handler(old, new)
+            except Exception:
+                log.exception("informer.handler_failed", kind=self.kind.resource.kind)
 
 
 @asynccontextmanager

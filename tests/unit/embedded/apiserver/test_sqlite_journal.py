@@ -50,7 +50,7 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
     again = ObjectStore(SqliteJournal(tmp_path / "state.db"))
     assert again.revision == revision
     assert [record.body["n"] for record in again.scan(PREFIX)] == [2]
-    assert [t for _, t, _ in again.follow(PREFIX, 1).read()] == ["ADDED", "ADDED", "MODIFIED", "DELETED"]
+    assert [event.type for event in again.follow(PREFIX, 1).read()] == ["ADDED", "ADDED", "MODIFIED", "DELETED"]
     assert (await again.put(key("c"), body("c"))).rv == revision + 1
     await again.close()
 

@@ -174,7 +174,7 @@ async def test_a_failed_commit_fails_everything_built_on_it_and_the_next_write_w
     after = await retry
     assert after.labels == {"y": "2"}
     assert int(after.metadata.resource_version) > int(kept.metadata.resource_version)
-    assert [record.rv for _, _, record in cursor.read()] == [int(after.metadata.resource_version)]
+    assert [event.record.rv for event in cursor.read()] == [int(after.metadata.resource_version)]
 
 
 async def test_a_cancelled_writer_does_not_cancel_the_write() -> None:
@@ -206,7 +206,7 @@ async def test_a_watcher_that_is_too_slow_is_cut_off() -> None:
     read = []
     for number in range(30):
         await store.put(key("a"), body("a", n=number))
-        read += [record.body["n"] for _, _, record in quick.read()]
+        read += [event.record.body["n"] for event in quick.read()]
     assert read == list(range(30))
     with pytest.raises(Expired, match="too slow"):
         slow.read()
@@ -224,7 +224,7 @@ async def test_the_history_keeps_bytes_and_the_newest_versions_keep_every_form()
     cursor = store.follow(PREFIX, 1, None)
     for number in range(2 * IN_ALL_FORMS):
         await cluster.patch(Pod, "busy", {"metadata": {"labels": {"n": str(number)}}}, "team")
-    events = [seen[0] for seen in cursor.read()]
+    events = cursor.read()
     whole = [event for event in events if event.record.has_more_than_bytes]
     current = {store.get(key("still")), store.get(key("busy"))}
     assert current <= {event.record for event in whole}
@@ -256,7 +256,7 @@ async def test_memory_journal_reopens_its_bytes_with_history() -> None:
     assert again.revision == store.revision
     assert [record.body for record in again.scan(PREFIX)] == [changed.body]
     events = again.follow(PREFIX, 1).read()
-    assert [type_ for _, type_, _ in events] == ["ADDED", "ADDED", "MODIFIED", "DELETED"]
+    assert [event.type for event in events] == ["ADDED", "ADDED", "MODIFIED", "DELETED"]
     assert (await again.put(key("c"), body("c"))).rv == store.revision + 1
 
 

@@ -99,7 +99,7 @@ async def test_a_lease_is_renewed_while_the_disk_is_full_and_saved_when_it_is_no
     place.journal.trouble = FULL
     renewed = [await place.renew(second) for second in range(1, 6)][-1]
     assert (await place.lease()).spec.renew_time == renewed.spec.renew_time
-    assert [record.body["spec"]["renewTime"] for _, _, record in watch.read()] == [
+    assert [event.record.body["spec"]["renewTime"] for event in watch.read()] == [
         moment(second)["renewTime"] for second in range(1, 6)
     ]
     assert place.store.trouble is FULL, "it is not forgotten that nothing can be written"

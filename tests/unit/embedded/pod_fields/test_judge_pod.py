@@ -39,7 +39,7 @@ NOT_MOUNTED = [(MOUNT, "refused", "VolumesNotMounted")]
 
 
 def test_a_plain_pod_with_all_its_defaults_asks_for_nothing() -> None:
-    body = pod_defaults({"spec": spec()}, is_new=True)
+    body = pod_defaults({"spec": spec()}, None)
     assert judged(body["spec"]) == []
 
 

@@ -1,14 +1,16 @@
 """`AdmissionChain`: everything a write passes before it is stored, in the real server's order.
 
-    namespace lifecycle -> defaults -> mutating plug-ins -> field validation -> validating plug-ins
+    namespace lifecycle -> defaults -> mutating plug-ins -> field validation -> validating plug-ins -> quotas
 
+Plug-ins are asked about the kinds they are for.
 Call it inside the store's decide step (see `request`). It never mutates what it is given.
 """
 
 from __future__ import annotations
 
 from remuda.api.meta import JsonObject, Resource
-from remuda.embedded.apiserver.admission.default_tolerations import DefaultTolerationSeconds, ExtendedResourceToleration
+from remuda.api.names import GROUP
+from remuda.embedded.apiserver.admission.default_tolerations import PodTolerations
 from remuda.embedded.apiserver.admission.defaults import with_kind_defaults
 from remuda.embedded.apiserver.admission.limit_ranges import LimitRanger
 from remuda.embedded.apiserver.admission.namespace_lifecycle import NamespaceLifecycle
@@ -29,31 +31,29 @@ class AdmissionChain:
 
     def __init__(self, read: ReadObjects, host: PodHost = _ROOT) -> None:
         self._host = host
-        limits, priority = LimitRanger(read), PriorityAdmission(read)
+        limits, priority, unhonoured = LimitRanger(read), PriorityAdmission(read), UnhonouredPods(read, host)
         self._first = NamespaceLifecycle(read)
-        self._mutating: tuple[MutatingPlugin, ...] = (
-            ServiceAddresses(read),
-            limits,
-            priority,
-            DefaultTolerationSeconds(),
-            ExtendedResourceToleration(),
-        )
-        self._validating: tuple[ValidatingPlugin, ...] = (
-            limits,
-            priority,
-            UnhonouredPods(read, host),
-            QuotaAdmission(read),
-        )
+        self._mutating: dict[str, tuple[MutatingPlugin, ...]] = {
+            "services": (ServiceAddresses(read),),
+            "pods": (limits, priority, PodTolerations()),
+        }
+        self._validating: dict[str, tuple[ValidatingPlugin, ...]] = {
+            "pods": (limits, unhonoured),
+            "persistentvolumeclaims": (limits,),
+            "priorityclasses.scheduling.k8s.io": (priority,),
+            f"trainingjobs.{GROUP}": (unhonoured,),
+        }
+        self._last = QuotaAdmission(read)
 
     def admit(self, request: AdmissionRequest) -> JsonObject:
         """The body to store; raises the ApiError that is the answer. A write of a subresource is only looked at."""
-        body = request.body
+        body, kind = request.body, request.resource.full_name
         self._first.check(request, body)
         if body is None:
             return {}
         if not request.subresource:
             body = with_kind_defaults(request.resource, body, request.old)
-            for mutating in self._mutating:
+            for mutating in self._mutating.get(kind, ()):
                 body = mutating.admit(request, body)
             if request.is_about("pods") and request.old is None and isinstance(body.get("spec"), dict):
                 # The plug-ins may have set limits, which make another class of it.
@@ -61,8 +61,9 @@ class AdmissionChain:
             # What was stored before a default existed is compared as if it had been stored with it.
             old = None if request.old is None else with_kind_defaults(request.resource, request.old, request.old)
             validate_object_fields(request.resource, request.name, body, old)
-        for validating in self._validating:
+        for validating in self._validating.get(kind, ()):
             validating.check(request, body)
+        self._last.check(request, body)
         return body
 
     def warnings(self, resource: Resource, body: JsonObject, old: JsonObject | None) -> list[str]:

@@ -11,27 +11,22 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
 DEFAULT_TOLERATION_S = 300
 
 
-class DefaultTolerationSeconds:
+class PodTolerations:
+    """Kubernetes' DefaultTolerationSeconds and ExtendedResourceToleration. A node with devices is tainted with the resource's
+    name; whoever asks for the resource may be there."""
+
     def admit(self, request: AdmissionRequest, body: JsonObject) -> JsonObject:
-        spec = _written_pod_spec(request, body)
-        if spec is None:
+        spec = body.get("spec")
+        if request.operation not in (CREATE, UPDATE) or not isinstance(spec, dict):
             return body
         own = spec.get("tolerations") or []
-        added = [
+        if not isinstance(own, list):
+            return body
+        added: list[JsonObject] = [
             {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": DEFAULT_TOLERATION_S}
             for key in (NOT_READY, UNREACHABLE)
             if not any(_replaces_default_toleration(toleration, key) for toleration in own)
         ]
-        return _with_tolerations(body, spec, added)
-
-
-class ExtendedResourceToleration:
-    """A node with devices is tainted with the resource's name; whoever asks for the resource may be there."""
-
-    def admit(self, request: AdmissionRequest, body: JsonObject) -> JsonObject:
-        spec = _written_pod_spec(request, body)
-        if spec is None:
-            return body
         asked = {
             name
             for field in ("containers", "initContainers")
@@ -39,8 +34,7 @@ class ExtendedResourceToleration:
             for name in wire_map_or_empty(wire_map_or_empty(container.get("resources")).get("requests"))
             if is_extended_resource(name)
         }
-        own = spec.get("tolerations") or []
-        added = [
+        added += [
             {"key": name, "operator": "Exists"}
             for name in sorted(asked)
             if not any(
@@ -48,14 +42,7 @@ class ExtendedResourceToleration:
                 for t in own
             )
         ]
-        return _with_tolerations(body, spec, added)
-
-
-def _written_pod_spec(request: AdmissionRequest, body: JsonObject) -> JsonObject | None:
-    if not request.is_about("pods") or request.subresource or request.operation not in (CREATE, UPDATE):
-        return None
-    spec = body.get("spec")
-    return spec if isinstance(spec, dict) and isinstance(spec.get("tolerations") or [], list) else None
+        return {**body, "spec": {**spec, "tolerations": [*own, *added]}} if added else body
 
 
 def _replaces_default_toleration(toleration: object, key: str) -> bool:
@@ -63,9 +50,3 @@ def _replaces_default_toleration(toleration: object, key: str) -> bool:
         return False
     fits_effect = toleration.get("effect") in (None, "", "NoExecute")
     return fits_effect and (toleration.get("key") == key or not toleration.get("key"))
-
-
-def _with_tolerations(body: JsonObject, spec: JsonObject, added: list[JsonObject]) -> JsonObject:
-    if not added:
-        return body
-    return {**body, "spec": {**spec, "tolerations": [*(spec.get("tolerations") or []), *added]}}

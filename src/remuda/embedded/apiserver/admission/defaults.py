@@ -37,10 +37,6 @@ def _with_default_status(body: JsonObject, old: JsonObject | None, status: JsonO
     return body if old is not None or body.get("status") else {**body, "status": status}
 
 
-def _default_pod(body: JsonObject, old: JsonObject | None) -> JsonObject:
-    return pod_defaults(body, is_new=old is None)
-
-
 def _default_deployment(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def fill(spec: JsonObject) -> JsonObject:
         strategy = spec.get("strategy")
@@ -257,7 +253,7 @@ def with_canonical_resources(spec: JsonObject) -> JsonObject:
 
 
 _DEFAULTS: dict[tuple[str, str], Default] = {
-    ("", "pods"): _default_pod,
+    ("", "pods"): pod_defaults,
     ("apps", "deployments"): _default_deployment,
     ("apps", "replicasets"): _default_replica_set,
     ("batch", "jobs"): _default_job,

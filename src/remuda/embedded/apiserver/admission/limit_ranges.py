@@ -19,7 +19,7 @@ class LimitRanger:
     def admit(self, request: AdmissionRequest, body: JsonObject) -> JsonObject:
         """Defaults, to new pods only."""
         spec = body.get("spec")
-        if not request.is_about("pods") or request.operation != CREATE or not isinstance(spec, dict):
+        if request.operation != CREATE or not isinstance(spec, dict):
             return body
         limits: JsonObject = {}
         requests: JsonObject = {}

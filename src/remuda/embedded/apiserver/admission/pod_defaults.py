@@ -31,14 +31,14 @@ _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _MODE_420 = ("configMap", "secret", "downwardAPI", "projected")
 
 
-def pod_defaults(body: JsonObject, *, is_new: bool) -> JsonObject:
+def pod_defaults(body: JsonObject, old: JsonObject | None) -> JsonObject:
     spec = body.get("spec") or {}
     if not isinstance(spec, dict):
         return body
     spec = _default_pod_spec(spec, is_pod=True)
     spec.setdefault("enableServiceLinks", True)
     body = {**body, "spec": spec}
-    if is_new:
+    if old is None:
         body["status"] = _with_gated_condition(
             spec, {"phase": "Pending", "qosClass": qos_class(spec), **(body.get("status") or {})}
         )

@@ -14,10 +14,8 @@ class PriorityAdmission:
         self._read = read
 
     def admit(self, request: AdmissionRequest, body: JsonObject) -> JsonObject:
-        if request.operation != CREATE or not request.is_about("pods") or request.subresource:
-            return body
         spec = body.get("spec")
-        if not isinstance(spec, dict):
+        if request.operation != CREATE or not isinstance(spec, dict):
             return body
         name, value, policy = self._class_of(request, str(spec.get("priorityClassName") or ""))
         given, given_policy = spec.get("priority"), spec.get("preemptionPolicy")
@@ -39,9 +37,7 @@ class PriorityAdmission:
         return {**body, "spec": filled}
 
     def check(self, request: AdmissionRequest, body: JsonObject | None) -> None:
-        if body is None or not request.is_about(_CLASSES, _GROUP) or request.operation not in (CREATE, UPDATE):
-            return
-        if not body.get("globalDefault"):
+        if body is None or request.operation not in (CREATE, UPDATE) or not body.get("globalDefault"):
             return
         other = self._default()
         if other is not None and other["metadata"]["name"] != request.name:

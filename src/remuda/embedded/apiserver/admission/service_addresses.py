@@ -22,9 +22,7 @@ class ServiceAddresses:
 
     def admit(self, request: AdmissionRequest, body: JsonObject) -> JsonObject:
         spec = body.get("spec")
-        if not request.is_about("services") or request.subresource or not isinstance(spec, dict):
-            return body
-        if request.operation not in (CREATE, UPDATE):
+        if not isinstance(spec, dict) or request.operation not in (CREATE, UPDATE):
             return body
         filled = dict(spec)
         if spec.get("type") == "ExternalName":

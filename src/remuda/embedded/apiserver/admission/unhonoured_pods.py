@@ -13,12 +13,10 @@ import msgspec
 from remuda.api.errors import StatusCause
 from remuda.api.kubernetes.core_v1 import PodSpec
 from remuda.api.meta import JsonObject
-from remuda.api.names import GROUP
 from remuda.core.scheduling.node_affinity import is_node_in_terms, required_node_terms
 from remuda.embedded.apiserver.admission.request import AdmissionRequest, ReadObjects
 from remuda.embedded.apiserver.naming import invalid_causes
-from remuda.embedded.pod_fields.field_table import FieldClaim
-from remuda.embedded.pod_fields.judge_pod import PodHost, judge_pod_spec, pod_specs_in
+from remuda.embedded.pod_fields.judge_pod import PodHost, refused_pod_fields
 
 
 class UnhonouredPods:
@@ -26,19 +24,14 @@ class UnhonouredPods:
         self._read, self._host = read, host
 
     def check(self, request: AdmissionRequest, body: JsonObject | None) -> None:
-        if body is None or request.subresource:
+        is_pod = request.is_about("pods")
+        if body is None or request.subresource or (is_pod and request.old is not None):
             return
-        if not (request.is_about("trainingjobs", GROUP) or (request.is_about("pods") and request.old is None)):
-            return
-        before = [] if request.old is None else [spec for _, spec in pod_specs_in(request.resource, request.old)]
         causes = [
             StatusCause("FieldValueForbidden", f"Forbidden: {finding.refusal}", finding.path)
-            for at, spec in pod_specs_in(request.resource, body)
-            if spec not in before
-            for finding in judge_pod_spec(spec, self._host, at)
-            if finding.claim is FieldClaim.REFUSED
+            for finding in refused_pod_fields(request.resource, body, request.old, self._host)
         ]
-        if request.is_about("pods") and not causes:
+        if is_pod and not causes:
             causes = self._wrong_node(body)
         if causes:
             raise invalid_causes(request.resource, request.name, causes)

@@ -16,9 +16,6 @@ from collections.abc import Callable
 from remuda.api.errors import Expired
 from remuda.embedded.apiserver.store.record import ADDED, DELETED, Matcher, StoredObject, StoreEvent
 
-# The change, and its type and object as the watcher sees them.
-Seen = tuple[StoreEvent, str, StoredObject]
-
 IN_ALL_FORMS = 128
 
 Waiter = asyncio.Future[None]
@@ -81,7 +78,7 @@ class StoredCollection:
         """
         woken = []
         for cursor, (waiter, wake) in self._waiting.items():
-            if event.seen_by(cursor.matches) is None:
+            if cursor.matches is not None and event.seen_by(cursor.matches) is None:
                 cursor.position += 1
             else:
                 woken.append(cursor)
@@ -144,20 +141,15 @@ class WatchCursor:
         self.position = position
         self.matches = matches
 
-    def read(self) -> list[Seen]:
-        """Every change since the last call, in revision order, as the matcher lets it through. Raises Expired when too slow.
+    def read(self) -> list[StoreEvent]:
+        """Every change since the last call, in revision order, as the matcher shows it. Raises Expired when too slow.
 
         After an empty answer, and until anything is awaited, the watcher has seen all up to the store's revision.
         """
         events = self._collection.after(self.position)
         self.position += len(events)
         matches = self.matches
-        found: list[Seen] = []
-        for event in events:
-            seen = event.seen_by(matches)
-            if seen is not None:
-                found.append((event, *seen))
-        return found
+        return events if matches is None else [seen for event in events if (seen := event.seen_by(matches)) is not None]
 
     async def more(self, wake: Wake = wake_store_waiter_now) -> bool:
         """`wake` ends the wait when it sees fit. What is published until then is read with the rest."""

@@ -37,6 +37,12 @@ class StoredObject:
         self._raw = raw
         self._decoded: tuple[type[KObject], KObject] | None = None
 
+    @classmethod
+    def stamped(cls, key: str, rv: int, body: JsonObject, *, deleted: bool = False) -> StoredObject:
+        """With the version written into the body; unchanged parts are shared."""
+        meta = {**body["metadata"], "resourceVersion": str(rv)}
+        return cls(key, rv, body={**body, "metadata": meta}, deleted=deleted)
+
     @property
     def body(self) -> JsonObject:
         """The wire form; shared by everyone, never to be mutated."""
@@ -69,11 +75,6 @@ class StoredObject:
         self._body = self._decoded = None
 
 
-def stamp_version(body: JsonObject, rv: int) -> JsonObject:
-    """The body with its version written into it; unchanged parts are shared."""
-    return {**body, "metadata": {**body["metadata"], "resourceVersion": str(rv)}}
-
-
 class StoreEvent:
     """One change. `previous` is the version before it; unknown (None) for the oldest events after a restart."""
 
@@ -83,32 +84,27 @@ class StoreEvent:
         self.type = type_
         self.record = record
         self.previous = previous
-        self._left: StoredObject | None = None
+        self._left: StoreEvent | None = None
         self._line: bytes | None = None
 
-    def seen_by(self, matches: Matcher | None) -> tuple[str, StoredObject] | None:
+    def seen_by(self, matches: Matcher) -> StoreEvent | None:
         """The change as a watcher with that selector sees it: an object may enter or leave its sight by changing."""
-        if matches is None:
-            return self.type, self.record
-        if self.type == DELETED:
-            return (DELETED, self.record) if matches(self.record.body) else None
         now = matches(self.record.body)
-        if self.type == ADDED:
-            return (ADDED, self.record) if now else None
+        if self.type != MODIFIED:
+            return self if now else None
         # With an unknown past both answers below are harmless: an update or delete of something the watcher may not have.
         before = self.previous is None or matches(self.previous.body)
         if now:
-            return (MODIFIED if before else ADDED), self.record
-        return (DELETED, self._last_seen()) if before else None
+            return self if before else StoreEvent(ADDED, self.record, None)
+        return self._leaving() if before else None
 
-    def _last_seen(self) -> StoredObject:
-        """What a watcher knew of an object that left its sight, under the revision at which it left (as Kubernetes does)."""
-        if self.previous is None:
-            return self.record
+    def _leaving(self) -> StoreEvent:
+        """The object left a watcher's sight: as it was known there, under the revision at which it left (as Kubernetes does)."""
         if self._left is None:
-            self._left = StoredObject(
-                self.record.key, self.record.rv, body=stamp_version(self.previous.body, self.record.rv)
-            )
+            record = self.record
+            if self.previous is not None:
+                record = StoredObject.stamped(record.key, record.rv, self.previous.body)
+            self._left = StoreEvent(DELETED, record, None)
         return self._left
 
     def keep_only_bytes(self) -> None:
@@ -120,13 +116,12 @@ class StoreEvent:
         if self.type == DELETED:
             self.record.keep_only_bytes()
 
-    def line(self, type_: str, record: StoredObject) -> bytes:
-        """The watch stream's line for what `seen_by` answered; the common form is made once."""
-        if record is self.record and type_ == self.type:
-            if self._line is None:
-                self._line = encode_watch_line(type_, record.raw)
-            return self._line
-        return encode_watch_line(type_, record.raw)
+    @property
+    def line(self) -> bytes:
+        """The watch stream's line, made once."""
+        if self._line is None:
+            self._line = encode_watch_line(self.type, self.record.raw)
+        return self._line
 
 
 def encode_watch_line(type_: str, raw: bytes) -> bytes:

@@ -291,25 +291,24 @@ class SqliteJournal:
         return self._connection
 
     def _write(self, connection: sqlite3.Connection, rows: list[tuple[int, str, str, bytes]], compact_to: int) -> None:
-        newest: dict[str, tuple[int, str, bytes, int]] = {}
+        newest: dict[str, tuple[str, int, bytes, int] | None] = {}  # as they go into `obj`; None: it is to go
         sealed: list[tuple[int, str, str, bytes, int]] = []
         head, total = self._head, self._total
         for rv, key, type_, body in rows:
             own = row_checksum(rv, key, body)
             head = chained_checksum(head, type_, own)
             sealed.append((rv, key, type_, body, head))
-            newest[key] = (rv, type_, body, own)
-        gone = [key for key, (_, type_, _, _) in newest.items() if type_ == DELETED]
-        kept = {key: (rv, body, own) for key, (rv, type_, body, own) in newest.items() if type_ != DELETED}
-        total = total_checksum(
-            [total, *(-self._sums.get(key, 0) for key in newest), *(own for _, _, own in kept.values())]
-        )
+            newest[key] = None if type_ == DELETED else (key, rv, body, own)
+        kept = [row for row in newest.values() if row is not None]
+        gone = [key for key, row in newest.items() if row is None]
+        sums = {key: own for key, _, _, own in kept}
+        total = total_checksum([total, *(-self._sums.get(key, 0) for key in newest), *sums.values()])
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", sealed)
         connection.executemany(
             "INSERT INTO obj VALUES (?, ?, ?, ?) "
             "ON CONFLICT (key) DO UPDATE SET rv=excluded.rv, body=excluded.body, sum=excluded.sum",
-            [(key, *rest) for key, rest in kept.items()],
+            kept,
         )
         connection.executemany("DELETE FROM obj WHERE key=?", [(key,) for key in gone])
         changed = [(head, "head"), (total, "total")]
@@ -322,7 +321,7 @@ class SqliteJournal:
         self._head, self._total = head, total
         for key in gone:
             self._sums.pop(key, None)
-        self._sums.update((key, own) for key, (_, _, own) in kept.items())
+        self._sums.update(sums)
         self._compacted = max(self._compacted, compact_to)
         self.commits += 1
 

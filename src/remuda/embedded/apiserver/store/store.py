@@ -41,7 +41,6 @@ from remuda.embedded.apiserver.store.record import (
     Matcher,
     StoredObject,
     StoreEvent,
-    stamp_version,
 )
 
 log = structlog.get_logger(__name__)
@@ -195,29 +194,30 @@ class ObjectStore:
         if staged is not None and staged.waiter is not None:
             await asyncio.shield(staged.waiter)
 
+    async def remove(self, key: str, body: JsonObject, *, expect: int | None = None) -> StoredObject:
+        """Delete; `body` is the last state that watchers get to see."""
+        return await self.put(key, body, expect=expect, deleted=True)
+
     async def put(
-        self, key: str, body: JsonObject, *, expect: int | None = None, kind: type[KObject] | None = None
+        self,
+        key: str,
+        body: JsonObject,
+        *,
+        expect: int | None = None,
+        kind: type[KObject] | None = None,
+        deleted: bool = False,
     ) -> StoredObject:
-        """Create or change. `expect`: the head's revision, 0 for "not there"; a mismatch raises Conflict.
+        """Create, change, or delete. `expect`: the head's revision, 0 for "not there"; a mismatch raises Conflict.
 
         `kind`: the body must decode as it, checked before anything is staged.
         """
-        return await self._write(key, body, False, expect, kind)
-
-    async def remove(self, key: str, body: JsonObject, *, expect: int | None = None) -> StoredObject:
-        """Delete; `body` is the last state that watchers get to see."""
-        return await self._write(key, body, True, expect, None)
-
-    async def _write(
-        self, key: str, body: JsonObject, deleted: bool, expect: int | None, kind: type[KObject] | None
-    ) -> StoredObject:
         if self._is_closed:
             raise Unavailable("the store is closed")
         head = self.head(key)
         found = 0 if head is None else head.rv
         if (expect is not None and found != expect) or (deleted and head is None):
             raise Conflict(f"{key}: expected revision {expect}, found {found}")
-        record = StoredObject(key, self._next, body=stamp_version(body, self._next), deleted=deleted)
+        record = StoredObject.stamped(key, self._next, body, deleted=deleted)
         if kind is not None:
             record.decode(kind)
         self._next += 1

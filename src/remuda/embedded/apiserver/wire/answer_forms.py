@@ -89,12 +89,10 @@ def render_page(view: AnswerView, served: ServedKind, page: ListPage, now: float
     return encode(_table_answer(view, served, page.records, now, meta))
 
 
-def render_watch_event(
-    view: AnswerView, served: ServedKind, event: StoreEvent, type_: str, record: StoredObject, now: float
-) -> bytes:
+def render_watch_event(view: AnswerView, served: ServedKind, event: StoreEvent, now: float) -> bytes:
     if view.form is AnswerForm.OBJECT and not is_version_converted(served):
-        return event.line(type_, record)
-    return encode_watch_line(type_, render_object(view, served, record, now))
+        return event.line
+    return encode_watch_line(event.type, render_object(view, served, event.record, now))
 
 
 def render_bookmark(view: AnswerView, served: ServedKind, revision: int, *, ends_initial: bool = False) -> bytes:

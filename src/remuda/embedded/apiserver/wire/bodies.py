@@ -167,20 +167,6 @@ def parse_deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
     return Deletion(when, grace, finalizer, bool(options.dry_run) or query.get("dryRun") == "All")
 
 
-def with_path_name(body: JsonObject, namespace: str, name: str) -> JsonObject:
-    """The body with the name and namespace of its path; what it says itself must agree."""
-    meta = body.get("metadata")
-    if not isinstance(meta, dict | None):
-        raise BadRequest("metadata must be an object")
-    meta = dict(meta or {})
-    for field, value in (("namespace", namespace), ("name", name)):
-        if value and (meta.get(field) or value) != value:
-            raise BadRequest(f"metadata.{field} is `{meta[field]}` but the path says `{value}`")
-        if value:
-            meta[field] = value
-    return {**body, "metadata": meta}
-
-
 _TOLD_WHOLE = frozenset(("persistentvolumeclaims", "pods", "resourcequotas", "serviceaccounts", "services"))
 
 
