@@ -59,9 +59,14 @@ class _Protocol(HttpToolsProtocol):
         self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing of it may stay behind: with TLS it holds 256 KiB to read into. uvicorn lets go of the timer only when the client
+        said goodbye, and the scope of the last request leads back here, which the garbage collector would find much later."""
         self._relax()
         self.connection.leave()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        gone: Any = None  # whatever their types say; a request under way has its own
+        self.scope = self.cycle = gone
 
     def data_received(self, data: bytes) -> None:
         cycle: Any = self.cycle  # None before the first request, whatever its type says
