@@ -94,18 +94,24 @@ class ServerCount(msgspec.Struct, frozen=True):
     at: float
 
 
-async def count_server(plane: ControlPlane) -> ServerCount:
-    text = await asyncio.to_thread(plane.kubectl, "get", "--raw", "/metrics")
+def count_requests(metrics: str) -> tuple[Counter[tuple[str, str]], int]:
+    """By verb and resource, and how many were refused because somebody was faster."""
     requests: Counter[tuple[str, str]] = Counter()
     conflicts = 0
-    for found in _REQUESTS.finditer(text):
-        labels, count = dict(_LABEL.findall(found["labels"])), float(found["count"])
+    for found in _REQUESTS.finditer(metrics):
+        labels, count = dict(_LABEL.findall(found["labels"])), int(float(found["count"]))
         what = labels.get("resource", "")
         # The rest, and the lease in which the server says who it is, are its own.
         if labels.get("group") == TrainingJob.resource.group or (what in _ASKED_FOR and (labels["verb"], what) != OWN):
             part = f"/{labels['subresource']}" if labels.get("subresource") else ""
-            requests[labels["verb"], what + part] += int(count)
-        conflicts += int(count) if labels.get("code") == "409" else 0
+            requests[labels["verb"], what + part] += count
+            conflicts += count if labels.get("code") == "409" else 0
+    return requests, conflicts
+
+
+async def count_server(plane: ControlPlane) -> ServerCount:
+    text = await asyncio.to_thread(plane.kubectl, "get", "--raw", "/metrics")
+    requests, conflicts = count_requests(text)
     sent = sum(float(found["count"]) for found in _BYTES.finditer(text))
     return ServerCount(requests, conflicts, sent, sum(map(cpu_seconds, plane.processes.values())), time.monotonic())
 
