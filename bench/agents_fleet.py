@@ -45,6 +45,7 @@ from tests.kube.control_plane import ControlPlane
 
 MODEL, DEVICE, FATAL = "dgx-h100", "gpu-3", "xid-79"
 STARTING = 16  # agents at a time
+RAN_SHARE = 0.75  # of the renewals that are due
 RENEWALS_PER_MINUTE = 60 / (REPORT_TIMEOUT_S / 3)
 _REQUESTS = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<count>[0-9.e+]+)$", re.M)
 _BYTES = re.compile(r"^apiserver_(?:response_sizes|watch_events_sizes)_sum\{.*\} (?P<count>[0-9.e+]+)$", re.M)
@@ -187,7 +188,7 @@ async def _measure(
             elapsed = after.at - before.at
             idle = between(before, after, ask.agents * elapsed / 60)
             idle_calls = calls.calls * 60 / elapsed
-            check_fleet_ran(idle.get("PATCH leases", 0.0) - idle_calls / ask.agents)
+            check_fleet_ran(idle.get("PATCH leases", 0.0) - idle_calls / ask.agents, elapsed)
             calls.calls = calls.conflicts = 0
             for agent in agents:
                 agent.inject_fault(DEVICE, FATAL)
@@ -221,9 +222,9 @@ async def _measure(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def check_fleet_ran(renewals: float) -> None:
-    """`renewals`: of one agent in a minute."""
-    if renewals < RENEWALS_PER_MINUTE * 0.75:
+def check_fleet_ran(renewals: float, elapsed: float) -> None:
+    """`renewals`: of one agent in a minute. One may fall just outside of the time in which they are counted."""
+    if renewals * elapsed / 60 < RAN_SHARE * (RENEWALS_PER_MINUTE * elapsed / 60 - 1):
         raise Broken(
             f"agents renewed their leases {renewals:.1f} times a minute, {RENEWALS_PER_MINUTE:g} are due: they did not run, or "
             "the machine is too busy to run so many"

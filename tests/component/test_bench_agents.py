@@ -38,8 +38,9 @@ def test_bench_agents_measures_an_idle_fleet_and_a_storm(tmp_path: Path) -> None
 @pytest.mark.parametrize("renewals", [0.0, RENEWALS_PER_MINUTE / 2])
 def test_a_fleet_that_does_not_run_is_no_measurement(renewals: float) -> None:
     with pytest.raises(Broken, match="they did not run"):
-        check_fleet_ran(renewals)
-    check_fleet_ran(RENEWALS_PER_MINUTE)
+        check_fleet_ran(renewals, 120.0)
+    check_fleet_ran(RENEWALS_PER_MINUTE, 120.0)
+    check_fleet_ran(RENEWALS_PER_MINUTE - 2, 15.0)  # one of them just after the end
 
 
 METRICS = """\
