@@ -112,6 +112,8 @@ async def measure_abuse(
         if harm is not None:
             said = (await asyncio.to_thread(harm.communicate, None, 150))[0].splitlines()
             answers = json.loads(said[-1]) if said else {}
+            if not answers:  # nothing was tried, so nothing was noticed
+                raise Broken(f"{abuse} was not carried out: {(root / f'{abuse}.log').read_text()[-2000:]}")
     finally:
         if harm is not None and harm.poll() is None:
             harm.kill()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import socket
+import struct
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
 
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.embedded.apiserver import connection_gate
+from remuda.embedded.apiserver import asgi_server, connection_gate
 from remuda.embedded.apiserver.asgi_server import listen_tcp
 from remuda.embedded.apiserver.connections import ConnectionLimits
 from remuda.embedded.apiserver.lanes import LaneName
@@ -133,6 +136,43 @@ async def test_watches_have_places_and_who_gets_none_is_told_when_to_come_back(s
         while seats._remote._sum:  # noqa: ASYNC110 - places come back when the server has seen the end of a stream
             await asyncio.sleep(0.01)
     assert b" 200 OK" in await server.get("/api/v1/namespaces/team/pods?watch=1&timeoutSeconds=0")
+
+
+class Remembered(asgi_server._Protocol):
+    """As the server makes them, and which of them are still there."""
+
+    there: ClassVar[weakref.WeakSet[Remembered]]
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.timeout_keep_alive = 10**6
+        self.there.add(self)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/pods", "/api/v1/pods?watch=1"])
+@pytest.mark.parametrize("is_rude", [True, False], ids=["reset", "closed"])
+async def test_a_connection_that_ended_leaves_nothing_behind(
+    server: TlsApi, monkeypatch: pytest.MonkeyPatch, path: str, is_rude: bool
+) -> None:
+    """Not even until the time of an idle connection is over, or the garbage collector comes: each would hold 256 KiB."""
+    monkeypatch.setattr(Remembered, "there", weakref.WeakSet(), raising=False)
+    monkeypatch.setattr(asgi_server, "_Protocol", Remembered)
+    gc.disable()
+    try:
+        for _ in range(3):
+            reader, writer = await server.connect()
+            writer.write(f"GET {path} HTTP/1.1\r\n{HEAD}\r\n".encode())
+            assert b" 200 OK" in await asyncio.wait_for(reader.readline(), PATIENCE_S)
+            assert len(Remembered.there) == 1
+            if is_rude:
+                reset = struct.pack("ii", 1, 0)
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            writer.transport.abort()
+            async with asyncio.timeout(PATIENCE_S):
+                while Remembered.there:  # noqa: ASYNC110 - the server has to see the end
+                    await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 POST = "POST /api/v1/namespaces/{}/configmaps?dryRun=All HTTP/1.1\r\n"

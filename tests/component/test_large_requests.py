@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,7 +17,8 @@ from remuda.embedded.apiserver import object_handlers
 from remuda.embedded.apiserver.admission import admission_chain, unhonoured_pods
 from remuda.embedded.apiserver.decisions import MadeDecision
 from remuda.embedded.apiserver.off_loop import OffLoop
-from remuda.embedded.apiserver.wire.http_exchange import LARGE_BYTES, MAX_BODY_BYTES
+from remuda.embedded.apiserver.wire.http_exchange import LARGE_BYTES, MAX_BODY_BYTES, HttpRequest
+from tests.builders.waiting import PATIENCE_S
 from tests.component.wire_rig import APPLY, JSON_PATCH, MERGE, STRATEGIC, TEAM, Wire
 
 MAPS = f"{TEAM}/configmaps"
@@ -74,6 +77,21 @@ async def test_bodies_as_large_as_a_real_server_takes_pass(wire: Wire) -> None:
     labels = (await wire.get(f"{path}/big"))["metadata"]["labels"]
     assert sorted(labels) == ["apply", "json", "merge", "put", "strategic"]
     assert (await wire.ask("POST", path, deployment(MAX_BODY_BYTES + 10))).code == 413
+
+
+async def test_a_refused_body_does_not_stay_until_the_garbage_collector_comes(wire: Wire) -> None:
+    """One of 3 MB takes ten times as much with all that is made of it."""
+    body = config_map("big", 2 * LARGE_BYTES)
+    assert (await wire.ask("POST", MAPS, body)).code == 201
+    gc.collect()
+    gc.disable()
+    try:
+        assert (await wire.ask("POST", MAPS, body)).code == 409
+        async with asyncio.timeout(PATIENCE_S):
+            while any(isinstance(each, MadeDecision | HttpRequest) for each in gc.get_objects()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # the client has its answer a little before the request is over
+    finally:
+        gc.enable()
 
 
 class Threads:

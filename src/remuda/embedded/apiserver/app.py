@@ -77,6 +77,8 @@ class ApiServerApp:
             await seat.sit_down()
             await self._route(request)
         except ApiError as error:
+            # Its frames hold all that was made of the request, and decisions that remember why they refused hold it in turn.
+            error.__traceback__ = None
             await answer_error(scope, receive, send, error, request)
         except Exception:
             log.exception("api.failed", method=scope["method"], path=scope["path"])

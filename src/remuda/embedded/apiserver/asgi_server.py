@@ -30,6 +30,7 @@ from remuda.embedded.apiserver.connections import (
     local_limits,
     remote_limits,
 )
+from remuda.embedded.apiserver.freed_memory import give_freed_blocks_back
 from remuda.embedded.apiserver.wire.http_exchange import ABORT, FULL, Receive, Scope, Send
 from remuda.kube.client.rest_paths import reachable_http_socket_path
 
@@ -59,9 +60,14 @@ class _Protocol(HttpToolsProtocol):
         self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing of it may stay behind: with TLS it holds 256 KiB to read into. uvicorn lets go of the timer only when the
+        client said goodbye, and the scope of the last request leads back here: garbage that is found much later."""
         self._relax()
         self.connection.leave()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        gone: Any = None  # whatever their types say; a request under way has its own
+        self.scope = self.cycle = gone
 
     def data_received(self, data: bytes) -> None:
         cycle: Any = self.cycle  # None before the first request, whatever its type says
@@ -222,6 +228,7 @@ async def serve_api_socket(
     """On a listening socket, which is closed at the end; with `tls` nobody gets further without it."""
     if limits is None:
         limits = (local_limits if sock.family == socket.AF_UNIX else remote_limits)(descriptor_limit())
+    give_freed_blocks_back()
     config = uvicorn.Config(
         app,
         lifespan="off",
