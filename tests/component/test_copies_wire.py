@@ -144,6 +144,28 @@ async def test_a_rank_that_moves_to_the_holder_finds_its_copies_there(nodes: Cop
     assert holder.data(0, 10) == DATA
 
 
+async def test_what_was_copied_is_held_at_home_however_soon_the_program_removes_it(nodes: CopyNodes) -> None:
+    home, _ = await pair(nodes)
+    home.save(0, 10, DATA[10:])
+    await put(home, 10)
+    mark = home.save(0, 20, DATA[20:])
+    await put(home, 20)
+    await home.files.note_home(KEY, 0, 1)
+    assert home.files.settle_rank(KEY, 0, None, frozenset()) == (20, 10), "the second name is ours"
+    assert (await put(home, 20)).keys() == {10, 20}, "it can be copied again"
+    for file in (home.folder / "rank-0").iterdir():
+        file.unlink()
+    found = await home.dialler.ask("home", KEY, 0)
+    assert {m.step: m.attempt for m in found.marks} == {10: 1, 20: 1}
+    await fetched(home, "home", CopyMark(20, mark.size, mark.sha256, 1))
+    assert home.data(0, 20) == DATA[20:]
+    await home.files.drop_held(KEY, 0, frozenset({20}))
+    assert home.files.held_marks(KEY, 0).keys() == {20}
+    home.save(0, 20, DATA[:7])  # saved anew: another file by that name
+    await put(home, 20)
+    assert home.files.held_marks(KEY, 0)[20].size == 7
+
+
 async def test_a_fetch_that_broke_off_goes_on_where_it_was(nodes: CopyNodes) -> None:
     home, holder = await pair(nodes)
     home.save(0, 10, DATA)

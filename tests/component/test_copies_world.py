@@ -8,7 +8,7 @@ import pytest
 
 from remuda.api.conditions import find_condition
 from remuda.api.drills import DrillKind
-from remuda.api.training import Budgets
+from remuda.api.training import Budgets, RankCopies, TrainingJob
 from remuda.core.training.checkpoint_copies import copies_of_rank
 from remuda.core.training.copy_nodes import ON_ONE_NODE
 from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
@@ -23,7 +23,7 @@ JOB = (NAMESPACE, "job")
 async def gang(world: CopiesWorld, safe: int = 20) -> None:
     await world.submit(replicas=4, spares=1)
     await world.parked()
-    await world.until(lambda: world.newest_safe() >= safe, what="a step is safe")
+    await world.until(lambda: world.newest_safe() >= safe, 3.0 * safe, "a step is safe")
 
 
 def resumed(world: CopiesWorld) -> int:
@@ -82,6 +82,47 @@ async def test_the_loss_of_the_holder_alone_stops_nothing(world: CopiesWorld) ->
     assert resumed(world) >= safe
 
 
+@in_world(kind=CopiesWorld, behaviour=SimulatedBehaviour(checkpoint_every=1000))
+async def test_copies_that_are_lost_with_their_holder_are_made_anew_before_the_next_checkpoint(
+    world: CopiesWorld,
+) -> None:
+    """That may be hours away, and the rank's own node may be the next to go."""
+    await world.submit(replicas=4, spares=1)
+    await world.parked()
+    await world.until(lambda: world.newest_safe() == 1000, 1200.0)
+    entry = copies_of_rank(world.job().status, 1)
+    assert entry is not None
+    await world.lose_node(entry.copy)
+
+    def is_elsewhere() -> bool:
+        found = copies_of_rank(world.job().status, 1)
+        return found is not None and found.copy != entry.copy
+
+    await world.until(is_elsewhere, 120.0)
+    assert world.newest_safe() == 1000, "no other was saved meanwhile"
+    await world.lose_node(entry.home)
+    await world.running(attempt=2)
+    assert resumed(world) == 1000
+
+
+class SlowCopies(CopiesWorld):
+    copy_s = 20.0
+
+
+@in_world(kind=SlowCopies, nodes=6, behaviour=SimulatedBehaviour(checkpoint_every=2))
+async def test_ranks_that_save_faster_than_copies_are_made_still_survive_any_one_node(world: CopiesWorld) -> None:
+    """By the time that a copy is there its rank has removed the step. The node that has copies of some ranks, and is the home of
+    another one, takes both with it."""
+    await world.submit(replicas=4, spares=1, rack=False)
+    await world.until(lambda: world.newest_safe() >= 40, 400.0)
+    homes = {c.home for c in world.job().status.copies}
+    both = next(c.copy for c in world.job().status.copies if c.copy in homes)
+    safe = world.newest_safe()
+    await world.lose_node(both)
+    await world.running(attempt=2, within=240.0)
+    assert resumed(world) >= safe
+
+
 @in_world(kind=CopiesWorld)
 async def test_both_copies_lost_is_said(world: CopiesWorld) -> None:
     await gang(world)
@@ -93,6 +134,51 @@ async def test_both_copies_lost_is_said(world: CopiesWorld) -> None:
     await world.until(lambda: is_true(world, MISSING), 120.0)
     assert "rank 1" in world.job().status.message
     assert world.job().status.barrier == "Closed"
+
+
+SELDOM = SimulatedBehaviour(checkpoint_every=40)  # steps of a second: no rank prunes one that matters here
+
+
+async def damage_all_but_the_first_copy(world: CopiesWorld) -> RankCopies:
+    await gang(world, safe=80)
+    entry = copies_of_rank(world.job().status, 1)
+    assert entry is not None
+    world.rotten.update((entry.copy, step) for step in range(80, 1000, 40))
+    return entry
+
+
+async def resume_from(world: CopiesWorld, step: int) -> None:
+    consent = {"resumeFrom": {"step": step, "attempt": world.job().status.attempt}}
+    await world.cluster.api.patch(TrainingJob, "job", {"spec": {"checkpoint": consent}}, NAMESPACE)
+    await world.until(lambda: world.job().status.barrier == "Open", 120.0)
+    assert resumed(world) == step
+
+
+@in_world(kind=CopiesWorld, behaviour=SELDOM)
+async def test_a_damaged_copy_is_missing_is_said_and_older_ones_are_there_for_the_asking(world: CopiesWorld) -> None:
+    entry = await damage_all_but_the_first_copy(world)
+    world.disk(entry.home).wipe()  # it lives, and has nothing any more
+    member = world.member("job", 1)
+    await world.drill(DrillKind.DEVICE_FAIL, node=member.node, device=member.devices[0], code="xid-79")
+    await world.until(lambda: is_true(world, MISSING), 120.0)
+    message = world.job().status.message
+    assert world.job().status.barrier == "Closed"
+    assert f"the copy of step 80 is damaged on {entry.copy} (CopyCorrupt)" in message
+    assert "--from-step 40" in message
+    world.expect_step_back()
+    await resume_from(world, 40)
+
+
+@in_world(kind=CopiesWorld, behaviour=SELDOM)
+async def test_a_damaged_copy_holds_the_barrier_while_the_last_home_may_still_come_back(world: CopiesWorld) -> None:
+    entry = await damage_all_but_the_first_copy(world)
+    await world.lose_node(entry.home)
+    await world.until(lambda: is_true(world, UNREADABLE) and "CopyCorrupt" in world.job().status.message, 120.0)
+    assert "its last node cannot be reached" in world.job().status.message
+    await world.sleep(60.0)
+    assert is_true(world, UNREADABLE)
+    world.expect_step_back()
+    await resume_from(world, 40)
 
 
 @in_world(kind=CopiesWorld)
