@@ -172,6 +172,7 @@ class ToldCopies(RankCopies):
 
 class CopiesWorld(World):
     copy_s = 2.0
+    meets_peers = True
 
     def _cluster(self) -> EmbeddedCluster:
         if not hasattr(self, "disks"):
@@ -206,6 +207,11 @@ class CopiesWorld(World):
         told = [self.safe.get(job, {}).get(rank, set()) for rank in range(ranks)]
         return max(set.intersection(*told), default=0)
 
+    def _candidates(self, node: str) -> list[CopyCandidate] | None:
+        if not self.meets_peers:
+            return None
+        return [CopyCandidate(name, self.rack_of[name] != self.rack_of[node]) for name in self.config.node_names()]
+
     def expect_step_back(self) -> None:
         """Somebody gives consent to what lies below what was safe."""
         self.safe.clear()
@@ -225,9 +231,7 @@ class CopiesWorld(World):
             node,
             files=DiskFiles(self.disk(node)),
             transport=DiskTransport(self, node),
-            candidates=lambda: [
-                CopyCandidate(name, self.rack_of[name] != self.rack_of[node]) for name in self.config.node_names()
-            ],
+            candidates=lambda: self._candidates(node),
             find_job=lambda key: machines_jobs.get(key.name, key.namespace),
             covers=lambda job: True,
             report=tell,

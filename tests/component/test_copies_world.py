@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from remuda.api.checkpoint_volume import NOT_SHARED
 from remuda.api.conditions import find_condition
 from remuda.api.drills import DrillKind
 from remuda.api.training import Budgets, RankCopies, TrainingJob
 from remuda.core.training.checkpoint_copies import copies_of_rank
-from remuda.core.training.copy_nodes import ON_ONE_NODE
 from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.copies_world import CopiesWorld
@@ -28,6 +28,11 @@ async def gang(world: CopiesWorld, safe: int = 20) -> None:
 
 def resumed(world: CopiesWorld) -> int:
     return world.job().status.resume_step or 0
+
+
+def where_checkpoints_are(world: CopiesWorld) -> str:
+    found = find_condition(world.job().status.conditions, NOT_SHARED)
+    return found.reason if found is not None else ""
 
 
 def is_true(world: CopiesWorld, kind: str) -> bool:
@@ -202,16 +207,39 @@ async def test_without_a_peer_nothing_counts_as_kept_and_the_job_says_so(world: 
     world.full.update(world.config.node_names())
     await world.submit(replicas=4, spares=1)
     await world.step("job", 35)
-    await world.until(lambda: is_true(world, ON_ONE_NODE))
+    await world.until(lambda: where_checkpoints_are(world) == "NotCopied")
     status = world.job().status
     assert status.progress.kept == []
     assert status.progress.checkpoint_step == 0
-    found = find_condition(status.conditions, ON_ONE_NODE)
+    found = find_condition(status.conditions, NOT_SHARED)
     assert found is not None
     assert "NoSpaceForCopies" in found.message
+    assert "Make room on other nodes (--copy-space), or give the job a volume" in found.message
     world.full.clear()
     await world.until(lambda: world.newest_safe() >= 40, 120.0)
-    await world.until(lambda: not is_true(world, ON_ONE_NODE))
+    await world.until(lambda: where_checkpoints_are(world) == "Copied")
+
+
+@in_world(kind=CopiesWorld)
+async def test_a_job_whose_agents_meet_no_others_is_told_before_its_first_checkpoint(world: CopiesWorld) -> None:
+    world.meets_peers = False
+    await world.submit(replicas=4, spares=1)
+    await world.step("job", 5)
+    await world.until(lambda: where_checkpoints_are(world) == "NotCopied")
+    found = find_condition(world.job().status.conditions, NOT_SHARED)
+    assert found is not None
+    assert "rank 0 on node-01: its agent meets no others (NoPeers)" in found.message
+    assert "Let agents meet (--link-token, --peer-host" in found.message
+    await world.step("job", 25)
+    assert world.job().status.progress.kept == []
+    assert where_checkpoints_are(world) == "NotCopied"
+
+
+@in_world(kind=CopiesWorld)
+async def test_what_is_said_follows_the_copies(world: CopiesWorld) -> None:
+    await world.submit(replicas=4, spares=1)
+    await world.until(lambda: where_checkpoints_are(world) == "NotCopiedYet")
+    await world.until(lambda: where_checkpoints_are(world) == "Copied")
 
 
 @in_world(kind=CopiesWorld)

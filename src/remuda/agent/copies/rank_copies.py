@@ -62,7 +62,9 @@ HOLDER_MISSED = 2  # times in a row without an answer before another node gets t
 SAY_EACH_BYTES = 256 << 20  # of a fetch: how often its progress is told
 MIB = 1 << 20
 
-Candidates = Callable[[], Sequence[CopyCandidate]]
+NO_PEERS = "its agent meets no others (NoPeers)"
+
+Candidates = Callable[[], Sequence[CopyCandidate] | None]  # None: this node meets no others, and makes no copies
 
 
 class RankCare:
@@ -192,7 +194,8 @@ class RankCopies:
         if care is None or report.attempt != job.status.attempt:
             return report
         if report.state == RUNNING:
-            return msgspec.structs.replace(report, copied_to=care.holder, not_copied=care.why_not)
+            why_not = care.why_not or ("" if self._candidates() is not None else NO_PEERS)
+            return msgspec.structs.replace(report, copied_to=care.holder, not_copied=why_not)
         if report.state == READY and job.status.opened_attempt:
             words = self._doubt(care, report)
             if care.damaged:
@@ -322,7 +325,11 @@ class RankCopies:
             return True
         spares = [spare.node for spare in job.status.spares]
         known = care.holder or care.recorded
-        ordered = copy_candidates_in_order(self._node, care.key.uid, care.rank, self._candidates(), known, spares)
+        candidates = self._candidates()
+        if candidates is None:
+            self._not_copied(care, NO_PEERS)
+            return False
+        ordered = copy_candidates_in_order(self._node, care.key.uid, care.rank, candidates, known, spares)
         now = asyncio.get_running_loop().time()
         refusals: dict[str, None] = {}
         for node in [n for n in ordered if self._shun.get(n, 0.0) <= now][:TRIED_NODES]:
@@ -333,7 +340,7 @@ class RankCopies:
                         held = await self._take_along(care, job, node, held, attempt)
             except CopySourceGone:
                 if not care.acked:  # nothing was ever to be had: they lie somewhere in the container
-                    self._not_copied(care, ["CheckpointNotHere"])
+                    self._not_copied(care, "no checkpoint of it was found on the node (CheckpointNotHere)")
                 return True
             except CopyRefused as refused:
                 if refused.reason == NOT_YET and care.not_yet < NOT_YET_TIMES:
@@ -350,7 +357,9 @@ class RankCopies:
                 await self._let_go(care, job, held)
                 return True
         if refusals or not any(self._shun.get(n, 0.0) > now for n in ordered):
-            self._not_copied(care, refusals)
+            said = ", ".join(sorted(refusals))
+            nobody = "there is no other node that takes copies (NoPeer)"
+            self._not_copied(care, f"no other node took a copy ({said})" if said else nobody)
         return False
 
     async def _let_go(self, care: RankCare, job: TrainingJob, held: Iterable[int]) -> None:
@@ -411,9 +420,7 @@ class RankCopies:
                 care.waiting[held[0]] = care.home
                 self._send_soon(care)
 
-    def _not_copied(self, care: RankCare, refusals: Iterable[str]) -> None:
-        said = ", ".join(sorted(refusals))
-        words = f"no other node took a copy ({said})" if said else "there is no other node that takes copies (NoPeer)"
+    def _not_copied(self, care: RankCare, words: str) -> None:
         if words != care.why_not:
             care.why_not = words
             log.warning("copies.on_one_node", job=care.key.directory, rank=care.rank, why=words)
