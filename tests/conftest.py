@@ -27,6 +27,7 @@ settings.load_profile("remuda")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="run the random schedule of this seed alone")
     parser.addoption("--schedules", type=int, default=500, help="how many random schedules to run")
+    parser.addoption("--losses", type=int, default=8, help="how many losses a gang suffers in tests/e2e/test_copies.py")
 
 
 class SideBySide(LoadScopeScheduling):  # type: ignore[misc] # it has no types

@@ -42,6 +42,7 @@ class NodeDisk(SimulatedCheckpoints):
         self._runs: dict[tuple[Job, int], int] = {}
         self.contents: dict[tuple[Job, int, int], Content] = {}
         self.copies: dict[tuple[str, int], dict[int, tuple[CopyMark, Content]]] = {}
+        self.held: dict[tuple[str, int], dict[int, tuple[CopyMark, Content]]] = {}
         self.homes: dict[tuple[str, int], int] = {}
 
     def go_on_from(self, job: Job, rank: int, step: int) -> None:
@@ -58,7 +59,7 @@ class NodeDisk(SimulatedCheckpoints):
         self.contents[job, rank, step] = content
 
     def wipe(self) -> None:
-        for kept in (self._steps, self._abandoned, self._corrupt, self.contents, self.copies, self.homes):
+        for kept in (self._steps, self._abandoned, self._corrupt, self.contents, self.copies, self.held, self.homes):
             kept.clear()
 
 
@@ -71,6 +72,11 @@ class DiskFiles:
 
     async def note_home(self, key: JobKey, rank: int, attempt: int) -> None:
         self._disk.homes[key.uid, rank] = attempt
+
+    async def drop_held(self, key: JobKey, rank: int, but: frozenset[int]) -> None:
+        held = self._disk.held.get((key.uid, rank), {})
+        for step in held.keys() - but:
+            del held[step]
 
     async def settle(self, key: JobKey, rank: int, newest: int | None, but: frozenset[int]) -> tuple[int, ...]:
         job = (key.namespace, key.name)
@@ -106,6 +112,7 @@ class DiskTransport:
         content = world.disk(self._node).contents.get((job, rank, step))
         if step not in world.disk(self._node)._steps.get((job, rank), ()) or content is None:
             raise CopySourceGone
+        world.disk(self._node).held.setdefault((key.uid, rank), {})[step] = CopyMark(step, 1, "", attempt), content
         await self._travel(node, world.copy_s)
         if world.disk(self._node).contents.get((job, rank, step)) != content:
             raise CopySourceGone  # it was written anew while it was read: the digest says so
@@ -125,7 +132,11 @@ class DiskTransport:
         if found is None or not is_rank_hosted_by(found, key.uid, rank, self._node):
             raise CopyRefused("NotAMember", "not yours")
         home = disk.homes.get((key.uid, rank), 0)
-        marks = {mark.step: mark for mark, _ in disk.copies.get((key.uid, rank), {}).values()}
+        marks: dict[int, CopyMark] = {}
+        for kept in (disk.copies, disk.held):
+            for mark, _ in kept.get((key.uid, rank), {}).values():
+                if mark.step not in marks or marks[mark.step].attempt < mark.attempt:
+                    marks[mark.step] = mark
         if home:
             for step in disk.usable((key.namespace, key.name), rank):
                 if step not in marks or marks[step].attempt < home:
@@ -136,9 +147,11 @@ class DiskTransport:
         job, disk = (key.namespace, key.name), self._world.disk(node)
         if node != self._node:
             await self._travel(node, self._world.copy_s)
-        held = disk.copies.get((key.uid, rank), {}).get(mark.step)
-        if held is not None and held[0].attempt == mark.attempt:
-            content = held[1]
+        if (node, mark.step) in self._world.rotten:
+            raise CopyRefused("CopyCorrupt", "what came is not what was said")
+        kept = [k.get((key.uid, rank), {}).get(mark.step) for k in (disk.copies, disk.held)]
+        if (found := next((k for k in kept if k is not None and k[0].attempt == mark.attempt), None)) is not None:
+            content = found[1]
         elif mark.step in disk.usable(job, rank):
             content = disk.contents[job, rank, mark.step]
         else:
@@ -159,12 +172,14 @@ class ToldCopies(RankCopies):
 
 class CopiesWorld(World):
     copy_s = 2.0
+    meets_peers = True
 
     def _cluster(self) -> EmbeddedCluster:
         if not hasattr(self, "disks"):
             self.disks: dict[str, NodeDisk] = {}
             self.chance = random.Random(self.seed)
             self.full: set[str] = set()
+            self.rotten: set[tuple[str, int]] = set()  # node and step: what it has of it is not what was brought
             self.apart: set[str] = set()  # nodes that no other node reaches
             self.safe: dict[str, dict[int, set[int]]] = {}  # by job and rank: told as safe, in this history
             self.opened: dict[str, int] = {}
@@ -192,6 +207,15 @@ class CopiesWorld(World):
         told = [self.safe.get(job, {}).get(rank, set()) for rank in range(ranks)]
         return max(set.intersection(*told), default=0)
 
+    def _candidates(self, node: str) -> list[CopyCandidate] | None:
+        if not self.meets_peers:
+            return None
+        return [CopyCandidate(name, self.rack_of[name] != self.rack_of[node]) for name in self.config.node_names()]
+
+    def expect_step_back(self) -> None:
+        """Somebody gives consent to what lies below what was safe."""
+        self.safe.clear()
+
     def _equip(self, agent: Agent) -> SimulatedCheckpoints:
         node = agent.config.node
         machines_jobs = agent.launchers._jobs
@@ -207,9 +231,7 @@ class CopiesWorld(World):
             node,
             files=DiskFiles(self.disk(node)),
             transport=DiskTransport(self, node),
-            candidates=lambda: [
-                CopyCandidate(name, self.rack_of[name] != self.rack_of[node]) for name in self.config.node_names()
-            ],
+            candidates=lambda: self._candidates(node),
             find_job=lambda key: machines_jobs.get(key.name, key.namespace),
             covers=lambda job: True,
             report=tell,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from remuda.agent.copies import copy_cleanup
+from remuda.agent.copies import copy_cleanup, copy_service
 from remuda.agent.copies.copy_cleanup import CopyCleanup
 from remuda.agent.copies.copy_ports import CopyMark, CopyNodeGone, CopyRefused, CopySourceGone
 from remuda.agent.copies.copy_store import CopyLimits, CopyStore
@@ -20,7 +20,7 @@ from remuda.core.health.peer_vouching import PeerPlace
 from remuda.link.copy_wire import AskPut, WireMark, copy_line, dial_copies
 from remuda.link.peer_door import MAX_OPEN_FROM_ONE, ask_peers
 from tests.builders.copy_nodes import KEY, CopyNode, CopyNodes, training_job
-from tests.builders.waiting import until
+from tests.builders.waiting import PATIENCE_S, until
 
 DATA = os.urandom(3 * 1024 * 1024 + 17)
 
@@ -144,6 +144,28 @@ async def test_a_rank_that_moves_to_the_holder_finds_its_copies_there(nodes: Cop
     assert holder.data(0, 10) == DATA
 
 
+async def test_what_was_copied_is_held_at_home_however_soon_the_program_removes_it(nodes: CopyNodes) -> None:
+    home, _ = await pair(nodes)
+    home.save(0, 10, DATA[10:])
+    await put(home, 10)
+    mark = home.save(0, 20, DATA[20:])
+    await put(home, 20)
+    await home.files.note_home(KEY, 0, 1)
+    assert home.files.settle_rank(KEY, 0, None, frozenset()) == (20, 10), "the second name is ours"
+    assert (await put(home, 20)).keys() == {10, 20}, "it can be copied again"
+    for file in (home.folder / "rank-0").iterdir():
+        file.unlink()
+    found = await home.dialler.ask("home", KEY, 0)
+    assert {m.step: m.attempt for m in found.marks} == {10: 1, 20: 1}
+    await fetched(home, "home", CopyMark(20, mark.size, mark.sha256, 1))
+    assert home.data(0, 20) == DATA[20:]
+    await home.files.drop_held(KEY, 0, frozenset({20}))
+    assert home.files.held_marks(KEY, 0).keys() == {20}
+    home.save(0, 20, DATA[:7])  # saved anew: another file by that name
+    await put(home, 20)
+    assert home.files.held_marks(KEY, 0)[20].size == 7
+
+
 async def test_a_fetch_that_broke_off_goes_on_where_it_was(nodes: CopyNodes) -> None:
     home, holder = await pair(nodes)
     home.save(0, 10, DATA)
@@ -223,7 +245,7 @@ async def _abort(writer: asyncio.StreamWriter) -> None:
 
 async def test_an_asker_that_goes_away_in_the_middle_leaves_nothing(nodes: CopyNodes) -> None:
     home, holder = await pair(nodes)
-    reader, writer = await dial_copies("holder", "127.0.0.1", holder.port, home.asker, 10.0)
+    reader, writer = await dial_copies("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
     ask = AskPut(KEY.namespace, KEY.name, KEY.uid, 0, WireMark(10, 1 << 20, "ab" * 32, 1))
     writer.write(copy_line(ask))
     assert b"go" in await reader.readline()
@@ -274,7 +296,7 @@ async def test_nobody_without_a_certificate_of_the_manager_gets_a_word(nodes: Co
     thief = await stranger.add("home")
     try:
         with pytest.raises(OSError):  # noqa: PT011
-            await dial_copies("holder", "127.0.0.1", holder.port, thief.asker, 10.0)
+            await dial_copies("holder", "127.0.0.1", holder.port, thief.asker, PATIENCE_S)
     finally:
         await stranger.stop()
 
@@ -304,15 +326,20 @@ async def test_what_is_too_large_or_finds_no_room_is_refused_by_name(nodes: Copy
     assert none.store.used == 0
 
 
-async def test_copies_that_are_under_way_shut_out_nobody_who_asks_whether_the_api_is_there(nodes: CopyNodes) -> None:
+async def test_copies_that_are_under_way_shut_out_nobody_who_asks_whether_the_api_is_there(
+    nodes: CopyNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        copy_service, "ASK_S", PATIENCE_S
+    )  # on a busy machine the first would be gone before the last is there
     home, holder = await pair(nodes)
     talks = [
-        await dial_copies("holder", "127.0.0.1", holder.port, home.asker, 10.0)
+        await dial_copies("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
         for _ in range(2 * MAX_OPEN_FROM_ONE)
         if holder.service._open["home"] < 6
     ]
     with pytest.raises(OSError):  # noqa: PT011
-        await dial_copies("holder", "127.0.0.1", holder.port, home.asker, 10.0)
+        await dial_copies("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
     place = PeerPlace("holder", "127.0.0.1", holder.port)
     assert await ask_peers([place], home.asker, 30.0) == {"holder": "reaches"}
     for _, writer in talks:

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from remuda.api.checkpoint_volume import NOT_SHARED
 from remuda.api.conditions import find_condition
 from remuda.api.drills import DrillKind
-from remuda.api.training import Budgets
+from remuda.api.training import Budgets, RankCopies, TrainingJob
 from remuda.core.training.checkpoint_copies import copies_of_rank
-from remuda.core.training.copy_nodes import ON_ONE_NODE
 from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.copies_world import CopiesWorld
@@ -23,11 +23,16 @@ JOB = (NAMESPACE, "job")
 async def gang(world: CopiesWorld, safe: int = 20) -> None:
     await world.submit(replicas=4, spares=1)
     await world.parked()
-    await world.until(lambda: world.newest_safe() >= safe, what="a step is safe")
+    await world.until(lambda: world.newest_safe() >= safe, 3.0 * safe, "a step is safe")
 
 
 def resumed(world: CopiesWorld) -> int:
     return world.job().status.resume_step or 0
+
+
+def where_checkpoints_are(world: CopiesWorld) -> str:
+    found = find_condition(world.job().status.conditions, NOT_SHARED)
+    return found.reason if found is not None else ""
 
 
 def is_true(world: CopiesWorld, kind: str) -> bool:
@@ -82,6 +87,47 @@ async def test_the_loss_of_the_holder_alone_stops_nothing(world: CopiesWorld) ->
     assert resumed(world) >= safe
 
 
+@in_world(kind=CopiesWorld, behaviour=SimulatedBehaviour(checkpoint_every=1000))
+async def test_copies_that_are_lost_with_their_holder_are_made_anew_before_the_next_checkpoint(
+    world: CopiesWorld,
+) -> None:
+    """That may be hours away, and the rank's own node may be the next to go."""
+    await world.submit(replicas=4, spares=1)
+    await world.parked()
+    await world.until(lambda: world.newest_safe() == 1000, 1200.0)
+    entry = copies_of_rank(world.job().status, 1)
+    assert entry is not None
+    await world.lose_node(entry.copy)
+
+    def is_elsewhere() -> bool:
+        found = copies_of_rank(world.job().status, 1)
+        return found is not None and found.copy != entry.copy
+
+    await world.until(is_elsewhere, 120.0)
+    assert world.newest_safe() == 1000, "no other was saved meanwhile"
+    await world.lose_node(entry.home)
+    await world.running(attempt=2)
+    assert resumed(world) == 1000
+
+
+class SlowCopies(CopiesWorld):
+    copy_s = 20.0
+
+
+@in_world(kind=SlowCopies, nodes=6, behaviour=SimulatedBehaviour(checkpoint_every=2))
+async def test_ranks_that_save_faster_than_copies_are_made_still_survive_any_one_node(world: CopiesWorld) -> None:
+    """By the time that a copy is there its rank has removed the step. The node that has copies of some ranks, and is the home of
+    another one, takes both with it."""
+    await world.submit(replicas=4, spares=1, rack=False)
+    await world.until(lambda: world.newest_safe() >= 40, 400.0)
+    homes = {c.home for c in world.job().status.copies}
+    both = next(c.copy for c in world.job().status.copies if c.copy in homes)
+    safe = world.newest_safe()
+    await world.lose_node(both)
+    await world.running(attempt=2, within=240.0)
+    assert resumed(world) >= safe
+
+
 @in_world(kind=CopiesWorld)
 async def test_both_copies_lost_is_said(world: CopiesWorld) -> None:
     await gang(world)
@@ -93,6 +139,51 @@ async def test_both_copies_lost_is_said(world: CopiesWorld) -> None:
     await world.until(lambda: is_true(world, MISSING), 120.0)
     assert "rank 1" in world.job().status.message
     assert world.job().status.barrier == "Closed"
+
+
+SELDOM = SimulatedBehaviour(checkpoint_every=40)  # steps of a second: no rank prunes one that matters here
+
+
+async def damage_all_but_the_first_copy(world: CopiesWorld) -> RankCopies:
+    await gang(world, safe=80)
+    entry = copies_of_rank(world.job().status, 1)
+    assert entry is not None
+    world.rotten.update((entry.copy, step) for step in range(80, 1000, 40))
+    return entry
+
+
+async def resume_from(world: CopiesWorld, step: int) -> None:
+    consent = {"resumeFrom": {"step": step, "attempt": world.job().status.attempt}}
+    await world.cluster.api.patch(TrainingJob, "job", {"spec": {"checkpoint": consent}}, NAMESPACE)
+    await world.until(lambda: world.job().status.barrier == "Open", 120.0)
+    assert resumed(world) == step
+
+
+@in_world(kind=CopiesWorld, behaviour=SELDOM)
+async def test_a_damaged_copy_is_missing_is_said_and_older_ones_are_there_for_the_asking(world: CopiesWorld) -> None:
+    entry = await damage_all_but_the_first_copy(world)
+    world.disk(entry.home).wipe()  # it lives, and has nothing any more
+    member = world.member("job", 1)
+    await world.drill(DrillKind.DEVICE_FAIL, node=member.node, device=member.devices[0], code="xid-79")
+    await world.until(lambda: is_true(world, MISSING), 120.0)
+    message = world.job().status.message
+    assert world.job().status.barrier == "Closed"
+    assert f"the copy of step 80 is damaged on {entry.copy} (CopyCorrupt)" in message
+    assert "--from-step 40" in message
+    world.expect_step_back()
+    await resume_from(world, 40)
+
+
+@in_world(kind=CopiesWorld, behaviour=SELDOM)
+async def test_a_damaged_copy_holds_the_barrier_while_the_last_home_may_still_come_back(world: CopiesWorld) -> None:
+    entry = await damage_all_but_the_first_copy(world)
+    await world.lose_node(entry.home)
+    await world.until(lambda: is_true(world, UNREADABLE) and "CopyCorrupt" in world.job().status.message, 120.0)
+    assert "its last node cannot be reached" in world.job().status.message
+    await world.sleep(60.0)
+    assert is_true(world, UNREADABLE)
+    world.expect_step_back()
+    await resume_from(world, 40)
 
 
 @in_world(kind=CopiesWorld)
@@ -116,16 +207,39 @@ async def test_without_a_peer_nothing_counts_as_kept_and_the_job_says_so(world: 
     world.full.update(world.config.node_names())
     await world.submit(replicas=4, spares=1)
     await world.step("job", 35)
-    await world.until(lambda: is_true(world, ON_ONE_NODE))
+    await world.until(lambda: where_checkpoints_are(world) == "NotCopied")
     status = world.job().status
     assert status.progress.kept == []
     assert status.progress.checkpoint_step == 0
-    found = find_condition(status.conditions, ON_ONE_NODE)
+    found = find_condition(status.conditions, NOT_SHARED)
     assert found is not None
     assert "NoSpaceForCopies" in found.message
+    assert "Make room on other nodes (--copy-space), or give the job a volume" in found.message
     world.full.clear()
     await world.until(lambda: world.newest_safe() >= 40, 120.0)
-    await world.until(lambda: not is_true(world, ON_ONE_NODE))
+    await world.until(lambda: where_checkpoints_are(world) == "Copied")
+
+
+@in_world(kind=CopiesWorld)
+async def test_a_job_whose_agents_meet_no_others_is_told_before_its_first_checkpoint(world: CopiesWorld) -> None:
+    world.meets_peers = False
+    await world.submit(replicas=4, spares=1)
+    await world.step("job", 5)
+    await world.until(lambda: where_checkpoints_are(world) == "NotCopied")
+    found = find_condition(world.job().status.conditions, NOT_SHARED)
+    assert found is not None
+    assert "rank 0 on node-01: its agent meets no others (NoPeers)" in found.message
+    assert "Let agents meet (--link-token, --peer-host" in found.message
+    await world.step("job", 25)
+    assert world.job().status.progress.kept == []
+    assert where_checkpoints_are(world) == "NotCopied"
+
+
+@in_world(kind=CopiesWorld)
+async def test_what_is_said_follows_the_copies(world: CopiesWorld) -> None:
+    await world.submit(replicas=4, spares=1)
+    await world.until(lambda: where_checkpoints_are(world) == "NotCopiedYet")
+    await world.until(lambda: where_checkpoints_are(world) == "Copied")
 
 
 @in_world(kind=CopiesWorld)

@@ -109,7 +109,7 @@ class Command:
 
 
 @contextlib.asynccontextmanager
-async def agent_command(node: RealNode, log: Path) -> AsyncIterator[Command]:
+async def agent_command(node: RealNode, log: Path, *options: str) -> AsyncIterator[Command]:
     """`remuda agent`, up when this is entered. Ended by SIGTERM, unless the test killed it."""
     make_ledger(node)
     command = Command(
@@ -122,6 +122,7 @@ async def agent_command(node: RealNode, log: Path) -> AsyncIterator[Command]:
         f"--kubelet-dir={kubelet_view(node)}",
         f"--root={agent_root(node)}",
         f"--pod-logs={node.places.pod_logs}",
+        *options,
     )
     try:
         await command.has_said("is up:")
@@ -131,10 +132,10 @@ async def agent_command(node: RealNode, log: Path) -> AsyncIterator[Command]:
 
 
 @contextlib.asynccontextmanager
-async def manager_of(node: RealNode, log: Path) -> AsyncIterator[Command]:
+async def manager_of(node: RealNode, log: Path, *options: str) -> AsyncIterator[Command]:
     """`remuda manager`, leading when this is entered."""
     kubeconfig = f"--kubeconfig={node.plane.kubeconfig}"
-    command = Command(log, "manager", kubeconfig, f"--agent-root={agent_root(node)}")
+    command = Command(log, "manager", kubeconfig, f"--agent-root={agent_root(node)}", *options)
     try:
         await command.has_said("Leading, term")
         yield command

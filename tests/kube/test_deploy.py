@@ -7,13 +7,15 @@ There is no kubelet: what pods do is not looked at. Nothing may be refused, exce
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from remuda.api.checkpoint_volume import node_disks_text
 from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_DEVICES
-from remuda.api.training import TrainingJob
+from remuda.api.training import Checkpoint, TrainingJob, TrainingJobSpec
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Forbidden
 from remuda.kube.runtime.leader import LeaderTerm
@@ -130,12 +132,16 @@ async def test_whoever_submits_a_job_is_told_that_its_checkpoints_stay_on_nodes(
     cast.admin.transport.warn = heard.append
     number = 0
 
-    async def told(**checkpoint: Any) -> list[str]:
+    async def told(mounts: Sequence[str] = (), **checkpoint: Any) -> list[str]:
         nonlocal number
         number += 1
         body = a_job()
         body["metadata"]["name"] = f"told-{number}"
         body["spec"] |= {"checkpoint": checkpoint, "suspend": True}
+        if mounts:
+            pod = body["spec"]["roles"][0]["template"]["spec"]
+            pod["volumes"] = [{"name": "data", "nfs": {"server": "s", "path": "/p"}}]
+            pod["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": mount} for mount in mounts]
         heard.clear()
         await cast.admin.create(TrainingJob, body)
         return [text for text in heard if "CheckpointsNotShared" in text]
@@ -145,5 +151,18 @@ async def test_whoever_submits_a_job_is_told_that_its_checkpoints_stay_on_nodes(
 
     await until("the policy to be in force", is_in_force)
     assert await told(volume={"persistentVolumeClaim": {"claimName": "c"}}) == []
-    assert await told(path="/data") == []
-    assert await told(typicalSeconds=3)
+    assert await told(volume={"persistentVolumeClaim": {"claimName": "c"}}, path="/data") == []
+    (said,) = await told(typicalSeconds=3)
+    assert _says(said, node_disks_text(TrainingJobSpec()))
+    path_alone = node_disks_text(TrainingJobSpec(checkpoint=Checkpoint(path="/data")))
+    (said,) = await told(path="/data")
+    assert _says(said, path_alone), "a path is a directory of the node, and nobody copies what is in it"
+    (said,) = await told(mounts=["/database"], path="/data/ckpt")
+    assert _says(said, path_alone)
+    for mount in ("/data", "/data/ckpt", "/data/", "/"):
+        assert await told(mounts=[mount], path="/data/ckpt") == []
+
+
+def _says(warning: str, text: str) -> bool:
+    """A policy's words follow its name, and a reason."""
+    return text[:1].lower() + text[1:] in warning

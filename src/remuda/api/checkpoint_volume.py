@@ -19,6 +19,16 @@ LASTING_SOURCES = frozenset(
     "persistentVolumeClaim portworxVolume quobyte rbd scaleIO storageos vsphereVolume".split()
 )
 NOT_SHARED = "CheckpointsNotShared"
+ON_NODE_DISKS = "Each node keeps the checkpoints of its own ranks on its disk"
+COPIED_TEXT = (
+    "its agent copies each to one other node where it can: then they survive the loss of one of the two, not of both."
+)
+SAFER = "A volume that all nodes reach is safer: spec.checkpoint.volume."
+PATH_ALONE_TEXT = (
+    "No volume is mounted at spec.checkpoint.path: each node keeps the checkpoints of its own ranks on its disk, and "
+    "nobody copies them. A rank that moves to another node does not find them there. Give the job a volume that all "
+    "nodes reach (spec.checkpoint.volume), or take the path out: then each checkpoint is copied to one other node."
+)
 FLEETING_SOURCES = frozenset("configMap downwardAPI emptyDir ephemeral gitRepo image projected secret".split())
 
 
@@ -60,16 +70,21 @@ def are_checkpoints_on_node_disks(spec: TrainingJobSpec) -> bool:
 
 
 def node_disks_text(spec: TrainingJobSpec) -> str:
-    """What that means for the job, and what would be safer. Only a job without a path has copies."""
-    if spec.checkpoint.path:
-        return (
-            "No volume is mounted at spec.checkpoint.path: each node keeps the checkpoints of its own ranks on its disk, and "
-            "nobody copies them. A rank that moves to another node does not find them there. Give the job a volume that all "
-            "nodes reach (spec.checkpoint.volume), or take the path out: then each checkpoint is copied to one other node."
-        )
+    """What that means for the job, before anybody knows whether its agents do copy. Only a job without a path has copies."""
+    return PATH_ALONE_TEXT if spec.checkpoint.path else f"{ON_NODE_DISKS}, and {COPIED_TEXT} {SAFER}"
+
+
+def uncopied_nodes_text(takers: int, nodes: int) -> str:
+    """The same, where not all agents can make copies. `takers`: nodes that listen for others."""
+    who = (
+        "no two agents here meet to copy them"
+        if takers < 2
+        else f"the agents of {nodes - takers} of {nodes} nodes copy none"
+    )
+    fix = "Let agents meet (--link-token, --peer-host, --peer-port), or give the job a volume that all nodes reach"
     return (
-        "Each node keeps the checkpoints of its own ranks on its disk, and its agent copies each to one other node: they survive "
-        "the loss of one of the two, not of both. A volume that all nodes reach is safer: spec.checkpoint.volume."
+        f"{ON_NODE_DISKS}, and {who}: a node that is lost takes its checkpoints with it, unless all nodes have one directory "
+        f"(--shared-checkpoints). {fix}: spec.checkpoint.volume."
     )
 
 

@@ -113,8 +113,11 @@ class LauncherReport(UntrustedTimes, frozen=True, rename="camel", omit_defaults=
     time: datetime | None = None
     planned: bool = False  # it ended because its node was stopped on purpose
     per_node: bool = False  # its checkpoints lie on its node alone, and on the one that has copies
+    shared: bool = False  # where its node would keep them all nodes have one directory
     copied_to: str = ""  # the node that has copies of its checkpoints, of a job without a shared directory
-    not_copied: str = ""  # why no node takes any, while that is so
+    not_copied: str = (
+        ""  # why no node takes any, while that is so; of a rank that is ready, which copies turned out damaged
+    )
 
 
 class OrderAnswer(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):

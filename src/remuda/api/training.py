@@ -120,8 +120,8 @@ class ResumeFrom(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Where checkpoints go. `path` is shared by all ranks; empty = a directory of the job's own on each node. `volume`: mounted
-    there, in every rank's container."""
+    """Where checkpoints go. `path`: in every rank's container; what is there is its node's alone unless a volume is mounted
+    there. Empty = a directory of the job's own on each node, copied to one other. `volume`: mounted at path, in all of them."""
 
     path: str = ""
     volume: JsonObject = {}  # a Kubernetes volume source, say {persistentVolumeClaim: {claimName: x}}

@@ -47,8 +47,9 @@ def untrusted_directory(root: str | Path, path: str = ".") -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def untrusted_regular_file(root: str | Path, path: str) -> Iterator[tuple[int, os.stat_result]]:
-    """Its descriptor, and what it was when it was opened. Its size may change while it is read."""
+def untrusted_regular_file(root: str | Path, path: str, names: int = 1) -> Iterator[tuple[int, os.stat_result]]:
+    """Its descriptor, and what it was when it was opened. Its size may change while it is read. `names`: how many it may have;
+    who allows more knows the others."""
     *above, name = _steps(path)
     with untrusted_directory(root, "/".join(above) or ".") as directory:
         fd = os.open(name, _FILE, dir_fd=directory)
@@ -56,7 +57,7 @@ def untrusted_regular_file(root: str | Path, path: str) -> Iterator[tuple[int, o
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise UnfitFile(path, "is not a regular file")
-        if found.st_nlink > 1:  # the other name may be of a file that its writer could not read
+        if found.st_nlink > names:  # the other name may be of a file that its writer could not read
             raise UnfitFile(path, "has more than one name")
         yield fd, found
     finally:

@@ -75,12 +75,20 @@ class CopyEndpoint(Protocol):
 
 
 class NodeCopies:
-    """The parts of one node."""
+    """The parts of one node. `meets_peers`: it will be told where to (`meet`)."""
 
     def __init__(
-        self, agent: Agent, jobs: Informer[TrainingJob], cluster: Cluster, config: CopyConfig, copies_root: Path
+        self,
+        agent: Agent,
+        jobs: Informer[TrainingJob],
+        cluster: Cluster,
+        config: CopyConfig,
+        copies_root: Path,
+        *,
+        meets_peers: bool = True,
     ) -> None:
         self._agent = agent
+        self._meets_peers = meets_peers
         self._work = ThreadPoolExecutor(THREADS, "copies")
         self.files = JobCheckpointFiles(agent.config.checkpoint_root, self._work)
         self.store = CopyStore(copies_root, config.limits)
@@ -107,9 +115,9 @@ class NodeCopies:
         )
         self.cleanup = CopyCleanup(self.service, cluster, config.ttl_s, time.time)
 
-    def _candidates(self) -> list[CopyCandidate]:
+    def _candidates(self) -> list[CopyCandidate] | None:
         if self.endpoint is None:
-            return []
+            return [] if self._meets_peers else None
         return [CopyCandidate(node, node in self.endpoint.apart) for node in sorted(self.endpoint.places)]
 
     def prepare(self) -> None:

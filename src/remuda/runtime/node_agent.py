@@ -259,10 +259,11 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
         await jobs.synced()
         post.take()
         await stack.enter_async_context(run_beside(step_aside_for_newer_agent(agent, post), "place"))
-        copies = (
-            None if config.copies.is_shared else NodeCopies(agent, jobs, cluster, config.copies, copies_root(config))
-        )
-        if copies is not None:
+        agent.launchers.has_shared_root = config.copies.is_shared
+        copies: NodeCopies | None = None
+        if not config.copies.is_shared:
+            has_peers = config.voice.has_peers and has_link_token(config.link_token)
+            copies = NodeCopies(agent, jobs, cluster, config.copies, copies_root(config), meets_peers=has_peers)
             copies.prepare()
             await stack.enter_async_context(copies_kept(copies))
             if config.peers.is_on and has_link_token(config.link_token):

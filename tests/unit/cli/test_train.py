@@ -5,9 +5,12 @@ import re
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
+from remuda.api.devices import NodeDevices
+from remuda.api.meta import KObject
 from remuda.api.training import TrainingJob
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
@@ -237,10 +240,35 @@ def test_a_dry_run_without_a_cluster_checks_what_it_can(
     assert main([*argv[:-1], "missing.py"]) == 2
 
 
-def test_a_job_for_real_nodes_whose_checkpoints_would_stay_on_their_disks_is_noted(cluster: Cli, here: Path) -> None:
+def with_doors(count: int) -> list[KObject]:
+    """The agents of so many nodes listen for others."""
+    made = machines()
+    for index, node in enumerate([m for m in made if isinstance(m, NodeDevices)]):
+        if index < count:
+            observed = msgspec.structs.replace(node.observed, door="10.0.0.1:9444")
+            made[made.index(node)] = msgspec.structs.replace(node, observed=observed)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("doors", "words"),
+    [
+        (6, "and its agent copies each to one other node where it can:"),
+        (4, "and the agents of 2 of 6 nodes copy none: a node that is lost takes its checkpoints with it"),
+        (1, "and no two agents here meet to copy them: a node that is lost takes its checkpoints with it"),
+        (0, "and no two agents here meet to copy them: a node that is lost takes its checkpoints with it"),
+    ],
+)
+def test_a_job_whose_checkpoints_stay_on_the_disks_of_nodes_is_told_who_copies_them(
+    tmp_path: Path, here: Path, doors: int, words: str
+) -> None:
+    cluster = Cli(tmp_path, with_doors(doors))
     result = train(cluster, "x", "--dry-run", "--image", "i", "--", "python", "train.py")
-    assert "note: Each node keeps the checkpoints of its own ranks on its disk, and its agent copies each to one other node" in result.err
+    assert f"note: Each node keeps the checkpoints of its own ranks on its disk, {words}" in result.err
     assert "spec.checkpoint.volume" in result.err
+
+
+def test_a_job_whose_checkpoints_are_shared_is_told_nothing(cluster: Cli, here: Path) -> None:
     shared = "spec:\n  checkpoint: {volume: {nfs: {server: s, path: /p}}}"
     (here / "shared.yaml").write_text(GOOD.replace("spec:", shared, 1))
     assert "note: Each node" not in train(cluster, "-f", "shared.yaml", "--dry-run").err

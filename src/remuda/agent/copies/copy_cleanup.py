@@ -107,7 +107,8 @@ class CopyCleanup:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._files.root / directory, trash / os.urandom(8).hex())
         remove_untrusted_trees(trash)
-        shutil.rmtree(self._files.own / "homes" / directory.replace("/", "~"), ignore_errors=True)
+        for name in ("homes", "held"):
+            shutil.rmtree(self._files.own / name / directory.replace("/", "~"), ignore_errors=True)
         self._note(directory).unlink(missing_ok=True)
 
     # --- another's ------------------------------------------------------------------------------------------------------

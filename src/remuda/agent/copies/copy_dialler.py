@@ -12,6 +12,8 @@ import os
 import ssl
 from collections.abc import Callable
 
+import structlog
+
 from remuda.agent.copies.byte_pace import BytePace
 from remuda.agent.copies.copy_ports import (
     CopyList,
@@ -45,6 +47,8 @@ from remuda.link.copy_wire import (
     read_copy_say,
 )
 from remuda.link.untrusted_files import UnfitFile
+
+log = structlog.get_logger(__name__)
 
 DIAL_S = 10.0
 ANSWER_S = 30.0
@@ -89,6 +93,11 @@ class CopyDialler:
             wire = WireMark(mark.step, mark.size, mark.sha256, attempt)
             reader, writer = await self._dial(node, place.host, place.port)
             try:
+                held = CopyMark(mark.step, mark.size, mark.sha256, attempt)
+                try:
+                    await self._files.run(self._files.hold, key, rank, held, fd)
+                except OSError as error:
+                    log.info("copies.not_held", job=key.directory, rank=rank, step=step, error=str(error))
                 return await self._put(reader, writer, AskPut(key.namespace, key.name, key.uid, rank, wire), fd)
             finally:
                 writer.transport.abort()

@@ -61,6 +61,10 @@ class CheckpointFiles(Protocol):
 
     async def note_home(self, key: JobKey, rank: int, attempt: int) -> None: ...
 
+    async def drop_held(self, key: JobKey, rank: int, but: frozenset[int]) -> None:
+        """Of the checkpoints that `put` holds on to, however soon the program removes them, those of other steps go."""
+        ...
+
     async def settle(self, key: JobKey, rank: int, newest: int | None, but: frozenset[int]) -> tuple[int, ...]:
         """The steps that are whole here, newest first. Those above `newest`, except `but`, are of a history that was given up,
         and are marked so."""
@@ -71,8 +75,8 @@ class CopyTransport(Protocol):
     """OSError and TimeoutError: the other node was not reached, or not to the end."""
 
     async def put(self, node: str, key: JobKey, rank: int, step: int, attempt: int) -> dict[int, int]:
-        """The steps that the node has of this rank now, this one among them, on its disk; each with its attempt.
-        CopySourceGone, CopyRefused."""
+        """The steps that the node has of this rank now, this one among them, on its disk; each with its attempt. This node
+        holds on to the step, too. CopySourceGone, CopyRefused."""
         ...
 
     async def ask(self, node: str, key: JobKey, rank: int) -> CopyList:

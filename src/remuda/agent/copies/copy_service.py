@@ -198,6 +198,9 @@ class CopyService:
                 mark = await self.files.run(self.files.read_mark, key, rank, step)
                 if mark is not None and (step not in marks or marks[step].attempt < home):
                     marks[step] = CopyMark(step, mark.size, mark.sha256, home)
+        for step, mark in (await self.files.run(self.files.held_marks, key, rank)).items():
+            if step not in marks or marks[step].attempt < mark.attempt:
+                marks[step] = mark
         return list(marks.values()), home
 
     async def _give(self, writer: asyncio.StreamWriter, key: JobKey, ask: AskGet) -> None:
@@ -219,6 +222,13 @@ class CopyService:
                     yield fd
                 finally:
                     os.close(fd)
+                return
+            held = await self.files.run(self.files.open_held, key, rank, mark)
+            if held is not None:
+                try:
+                    yield held
+                finally:
+                    os.close(held)
                 return
             manager = self.files.open_checkpoint(key, rank, mark)
             fd = await self.files.run(manager.__enter__)

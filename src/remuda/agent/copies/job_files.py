@@ -5,7 +5,9 @@ The job's directory is mounted into its containers, and those may be anybody's: 
 nodes, and marks of ours, are made in `<root>/.remuda`, which only the agent can enter, and moved in by rename: no name in the
 job's directory is ever followed or opened for writing.
 
-`<root>/.remuda/homes/` notes in which attempt a rank last ran here, or had everything brought here.
+`<root>/.remuda/homes/` notes in which attempt a rank last ran here, or had everything brought here. `<root>/.remuda/held/` has a
+second name (a hard link) of each checkpoint that was copied and that the gang may still have to go on from: a rank that saves
+faster than copies are made removes it, and the copy would be the only one.
 
 A directory that is not there holds nothing; any other error says nothing about what is there.
 """
@@ -23,6 +25,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from remuda.agent.copies.copy_ports import CopyMark, JobKey
 from remuda.launch.protocol import MAX_CHECKPOINTS
@@ -113,7 +117,8 @@ class JobCheckpointFiles:
             data = os.stat(f"step-{step}.ckpt", dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return stat.S_ISREG(data.st_mode) and data.st_nlink == 1 and data.st_size == mark.size
+        is_ours = data.st_nlink == 1 or self._has_name_of_ours(key, rank, step, data)
+        return stat.S_ISREG(data.st_mode) and is_ours and data.st_size == mark.size
 
     def _mark_abandoned(self, directory: int, step: int) -> None:
         side = os.stat(f"step-{step}.json", dir_fd=directory, follow_symlinks=False)
@@ -148,10 +153,66 @@ class JobCheckpointFiles:
     def open_checkpoint(self, key: JobKey, rank: int, mark: CopyMark) -> Iterator[int]:
         """A descriptor to read `mark.size` bytes from. UnfitFile, FileNotFoundError when it is not that."""
         path = f"{key.directory}/rank-{rank}/step-{mark.step}.ckpt"
-        with untrusted_regular_file(self.root, path) as (fd, found):
+        with untrusted_regular_file(self.root, path, names=2) as (fd, found):
+            if found.st_nlink > 1 and not self._has_name_of_ours(key, rank, mark.step, found):
+                raise UnfitFile(path, "has more than one name")
             if found.st_size != mark.size:
                 raise UnfitFile(path, f"has {found.st_size} bytes, and should have {mark.size}")
             yield fd
+
+    # --- what is held -----------------------------------------------------------------------------------------------------
+
+    def _held_folder(self, key: JobKey, rank: int) -> Path:
+        return self.own / "held" / key.directory.replace("/", "~") / f"rank-{rank}"
+
+    def _has_name_of_ours(self, key: JobKey, rank: int, step: int, found: os.stat_result) -> bool:
+        try:
+            held = os.stat(self._held_folder(key, rank) / f"step-{step}.ckpt", follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return found.st_nlink == 2 and (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino)
+
+    def hold(self, key: JobKey, rank: int, mark: CopyMark, fd: int) -> None:
+        """Gives the file behind the descriptor a name of ours. OSError when it has none any more, or cannot have two."""
+        folder = self._held_folder(key, rank)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data = folder / f"step-{mark.step}.ckpt"
+        made = f"held-{os.urandom(8).hex()}"
+        incoming = os.open(self.own / "incoming", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.link(f"/proc/self/fd/{fd}", made, dst_dir_fd=incoming)  # with a descriptor the link is followed
+        finally:
+            os.close(incoming)
+        data.unlink(missing_ok=True)  # renaming a file over another name of its own does nothing
+        (self.own / "incoming" / made).replace(data)
+        side = self.own / "incoming" / f"{made}.json"
+        side.write_bytes(msgspec.json.encode(mark))
+        side.replace(data.with_suffix(".json"))
+
+    def held_marks(self, key: JobKey, rank: int) -> dict[int, CopyMark]:
+        found: dict[int, CopyMark] = {}
+        for side in self._held_folder(key, rank).glob("step-*.json"):
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                mark = msgspec.json.decode(side.read_bytes(), type=CopyMark)
+                if side.with_suffix(".ckpt").stat().st_size == mark.size:
+                    found[mark.step] = mark
+        return found
+
+    def open_held(self, key: JobKey, rank: int, mark: CopyMark) -> int | None:
+        """A descriptor, when that very checkpoint is held. Its writer may still have it open: what is read is checked."""
+        held = self.held_marks(key, rank).get(mark.step)
+        if held is None or held.sha256 != mark.sha256:
+            return None
+        return os.open(self._held_folder(key, rank) / f"step-{mark.step}.ckpt", os.O_RDONLY | os.O_CLOEXEC)
+
+    async def drop_held(self, key: JobKey, rank: int, but: frozenset[int]) -> None:
+        await self.run(self._drop_held, key, rank, but)
+
+    def _drop_held(self, key: JobKey, rank: int, but: frozenset[int]) -> None:
+        keep = {f"step-{step}.{kind}" for step in but for kind in ("ckpt", "json")}
+        for file in self._held_folder(key, rank).glob("step-*"):
+            if file.name not in keep:
+                file.unlink(missing_ok=True)
 
     # --- what comes here ------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ from remuda.core.training.checkpoint_copies import (
     newest_step_in_history,
     next_step_to_copy,
 )
+from remuda.core.training.kept_checkpoints import valid_resume_consent
 from remuda.launch.protocol import MAX_TEXT, READY, RUNNING
 from remuda.link.progress_board import Heartbeat
 
@@ -53,12 +54,17 @@ AT_ONCE = 2  # copies that leave this node at the same time
 TRIED_NODES = 8  # for one checkpoint, before it waits
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 15.0
 SHUN_UNREACHED_S, SHUN_REFUSED_S = 10.0, 30.0
+CORRUPT = "CopyCorrupt"
 NOT_YET = "NotAMember"  # it may not have heard yet that the rank is here
 NOT_YET_TIMES = 3
+HOLDER_LOOK_S = 20.0  # how often the node that has copies is asked whether it still has them
+HOLDER_MISSED = 2  # times in a row without an answer before another node gets them
 SAY_EACH_BYTES = 256 << 20  # of a fetch: how often its progress is told
 MIB = 1 << 20
 
-Candidates = Callable[[], Sequence[CopyCandidate]]
+NO_PEERS = "its agent meets no others (NoPeers)"
+
+Candidates = Callable[[], Sequence[CopyCandidate] | None]  # None: this node meets no others, and makes no copies
 
 
 class RankCare:
@@ -77,9 +83,13 @@ class RankCare:
         self.not_yet = 0  # times that it was refused for want of news
         self.last: Heartbeat | None = None
         self.sending: asyncio.Task[None] | None = None
+        self.looking: asyncio.Task[None] | None = None
+        self.made_anew: tuple[str, int] | None = None  # holder and step that were last found lost
         self.fetching: asyncio.Task[None] | None = None
         self.fetched_for: int | None = None  # the opened attempt behind which everything was fetched
         self.placed: set[int] = set()  # steps that were brought here since the rank last ran anywhere
+        self.damaged: dict[int, str] = {}  # steps whose copies turned out to be none, with words about it
+        self.seen_damaged: set[int] = set()  # once
         self.doubt = ""
         self.expected: int | None = (
             None  # a step that is here for certain: the launcher has not looked while it misses it
@@ -184,9 +194,12 @@ class RankCopies:
         if care is None or report.attempt != job.status.attempt:
             return report
         if report.state == RUNNING:
-            return msgspec.structs.replace(report, copied_to=care.holder, not_copied=care.why_not)
+            why_not = care.why_not or ("" if self._candidates() is not None else NO_PEERS)
+            return msgspec.structs.replace(report, copied_to=care.holder, not_copied=why_not)
         if report.state == READY and job.status.opened_attempt:
             words = self._doubt(care, report)
+            if care.damaged:
+                report = msgspec.structs.replace(report, not_copied="; ".join(care.damaged.values())[:MAX_TEXT])
             text = "; ".join(filter(None, (report.unreadable, words)))[:MAX_TEXT]
             return msgspec.structs.replace(report, unreadable=text) if words else report
         return report
@@ -225,8 +238,8 @@ class RankCopies:
         await asyncio.gather(*self._tasks(), return_exceptions=True)
 
     def _tasks(self) -> list[asyncio.Task[None]]:
-        work = [task for care in self._care.values() for task in (care.sending, care.fetching) if task is not None]
-        return [*work, *self._notes]
+        found = [task for care in self._care.values() for task in (care.sending, care.looking, care.fetching)]
+        return [*(task for task in found if task is not None), *self._notes]
 
     # --- what is known --------------------------------------------------------------------------------------------------
 
@@ -243,6 +256,7 @@ class RankCopies:
     def _begin_attempt(self, care: RankCare, attempt: int) -> None:
         care.home, care.fetched_for, care.doubt, care.expected = attempt, None, "", None
         care.last, care.why_not, care.placed = None, "", set()
+        care.damaged, care.seen_damaged = {}, set()
         if self._is_open:
             task = asyncio.get_running_loop().create_task(self._note_home(care.key, care.rank, attempt))
             self._notes.add(task)
@@ -257,6 +271,8 @@ class RankCopies:
     def _drop(self, care: RankCare) -> None:
         self._stop_fetching(care)
         self._stop_sending(care)
+        if care.looking is not None:
+            care.looking.cancel()
         del self._care[care.key.uid, care.rank]
 
     def _stop_sending(self, care: RankCare) -> None:
@@ -309,7 +325,11 @@ class RankCopies:
             return True
         spares = [spare.node for spare in job.status.spares]
         known = care.holder or care.recorded
-        ordered = copy_candidates_in_order(self._node, care.key.uid, care.rank, self._candidates(), known, spares)
+        candidates = self._candidates()
+        if candidates is None:
+            self._not_copied(care, NO_PEERS)
+            return False
+        ordered = copy_candidates_in_order(self._node, care.key.uid, care.rank, candidates, known, spares)
         now = asyncio.get_running_loop().time()
         refusals: dict[str, None] = {}
         for node in [n for n in ordered if self._shun.get(n, 0.0) <= now][:TRIED_NODES]:
@@ -320,7 +340,7 @@ class RankCopies:
                         held = await self._take_along(care, job, node, held, attempt)
             except CopySourceGone:
                 if not care.acked:  # nothing was ever to be had: they lie somewhere in the container
-                    self._not_copied(care, ["CheckpointNotHere"])
+                    self._not_copied(care, "no checkpoint of it was found on the node (CheckpointNotHere)")
                 return True
             except CopyRefused as refused:
                 if refused.reason == NOT_YET and care.not_yet < NOT_YET_TIMES:
@@ -334,10 +354,21 @@ class RankCopies:
                 log.info("copies.not_put", to=node, job=care.key.directory, rank=care.rank, step=step, error=str(error))
             else:
                 self._copied(care, node, [s for s, a in held.items() if is_in_history(job.status, s, a)])
+                await self._let_go(care, job, held)
                 return True
         if refusals or not any(self._shun.get(n, 0.0) > now for n in ordered):
-            self._not_copied(care, refusals)
+            said = ", ".join(sorted(refusals))
+            nobody = "there is no other node that takes copies (NoPeer)"
+            self._not_copied(care, f"no other node took a copy ({said})" if said else nobody)
         return False
+
+    async def _let_go(self, care: RankCare, job: TrainingJob, held: Iterable[int]) -> None:
+        """Of what is held here: what the other node does not have, or lies behind what is safe for the gang."""
+        least = gang_step_of_rank(job.status, care.rank) or 0
+        try:
+            await self._files.drop_held(care.key, care.rank, frozenset(step for step in held if step >= least))
+        except OSError as error:
+            log.warning("copies.still_held", job=care.key.directory, rank=care.rank, error=str(error))
 
     async def _take_along(
         self, care: RankCare, job: TrainingJob, node: str, held: dict[int, int], attempt: int
@@ -363,11 +394,33 @@ class RankCopies:
         if is_new:
             log.info("copies.paired", job=care.key.directory, rank=care.rank, with_node=node)
             self._changed()
+        if care.looking is None and self._is_open:
+            care.looking = asyncio.get_running_loop().create_task(self._look_at_holder(care))
         self._tell_again(care)
 
-    def _not_copied(self, care: RankCare, refusals: Iterable[str]) -> None:
-        said = ", ".join(sorted(refusals))
-        words = f"no other node took a copy ({said})" if said else "there is no other node that takes copies (NoPeer)"
+    async def _look_at_holder(self, care: RankCare) -> None:
+        """Copies that are lost with the node that has them are made anew at once: the next checkpoint may be hours away."""
+        missed = 0
+        while True:
+            await asyncio.sleep(HOLDER_LOOK_S)
+            held = [step for step in care.acked.get(care.holder, ()) if step in care.recent]
+            if care.waiting or not held or care.made_anew == (care.holder, held[0]):
+                continue  # it is asked already
+            try:
+                found = await self._transport.ask(care.holder, care.key, care.rank)
+                is_there, missed = any(mark.step == held[0] for mark in found.marks), 0
+            except CopyNodeGone:
+                is_there = False
+            except (OSError, TimeoutError, CopyRefused):
+                missed += 1
+                is_there = missed < HOLDER_MISSED
+            if not is_there and not care.waiting and care.home is not None:
+                log.warning("copies.lost", job=care.key.directory, rank=care.rank, node=care.holder, step=held[0])
+                missed, care.made_anew = 0, (care.holder, held[0])
+                care.waiting[held[0]] = care.home
+                self._send_soon(care)
+
+    def _not_copied(self, care: RankCare, words: str) -> None:
         if words != care.why_not:
             care.why_not = words
             log.warning("copies.on_one_node", job=care.key.directory, rank=care.rank, why=words)
@@ -413,52 +466,84 @@ class RankCopies:
         is_home = care.home == status.opened_attempt
         newest = None if is_home else newest_step_in_history(status, care.home)
         here = await self._files.settle(key, rank, newest, frozenset(care.placed))
-        wanted = gang_step_of_rank(status, rank)
+        consent = valid_resume_consent(job)  # then what is known of other steps does not matter
+        wanted = gang_step_of_rank(status, rank) if consent is None else consent.step or None
         care.expected = max(here, default=None)
         if is_home and (wanted is None or wanted in here):
             return ""
         entry = copies_of_rank(status, rank)
         nodes = dict.fromkeys((entry.copy, entry.home)) if entry is not None else {}
-        offers: dict[int, tuple[CopyMark, str]] = {}
+        offers: dict[int, list[tuple[CopyMark, str]]] = {}
         unreached: list[str] = []
-        knows_all = False
+        is_last_home_away = knows_all = False
         for node in nodes:
             try:
                 found = await self._transport.ask(node, key, rank)
             except CopyNodeGone:
                 continue
             except (OSError, TimeoutError, CopyRefused) as error:
-                if (
-                    entry is not None and node == entry.copy
-                ):  # what is safe is there; the last home may be gone for good
+                if entry is not None and node == entry.copy:
                     unreached.append(f"{node} ({_error_text(error)})")
+                else:
+                    is_last_home_away = True  # what is safe is with the other; it may be gone for good
                 continue
             valid = [mark for mark in found.marks if is_in_history(status, mark.step, mark.attempt)]
             knows_all = knows_all or found.home == status.opened_attempt
             if entry is not None and node == entry.copy:
                 care.acked[node] = tuple(sorted((mark.step for mark in valid), reverse=True))
             for mark in valid:
-                if mark.step not in offers or offers[mark.step][0].attempt < mark.attempt:
-                    offers[mark.step] = mark, node
+                offers.setdefault(mark.step, []).append((mark, node))
         lacking = sorted((step for step in offers if step not in here), reverse=True)
-        chosen = [s for s in lacking if s > max(here, default=0)][:FETCHED]
-        if wanted in lacking and wanted not in chosen:
-            chosen.append(wanted)
-        for step in chosen:
-            mark, node = offers[step]
-            try:
-                await self._fetch(care, node, mark)
-            except (OSError, TimeoutError, CopyRefused) as error:
-                return f"the copy of step {step} did not come from {node} ({_error_text(error)}); it is tried again"
-            care.placed.add(step)
-        care.expected = max((*here, *chosen), default=None)
+        newer = [s for s in lacking if s > max(here, default=0)] if consent is None else []
+        doubts: list[str] = []
+        brought: list[int] = []
+        for step in dict.fromkeys((*newer, *(s for s in lacking if s == wanted))):
+            if len(brought) >= FETCHED and step != wanted:
+                continue
+            words = await self._fetch_from_any(care, step, offers[step], may_give_up=not is_last_home_away)
+            if words:
+                doubts.append(words)
+                if step not in care.seen_damaged:
+                    break  # the others will not come from there either
+            elif step not in care.damaged:
+                brought.append(step)
+        if doubts:
+            return "; ".join(doubts)
+        care.expected = max((*here, *brought), default=None)
         if unreached and not knows_all:
-            if wanted is not None and wanted not in (*here, *chosen):
+            if wanted is not None and wanted not in (*here, *brought):
                 return f"copies cannot be asked for: {', '.join(unreached)}"
         elif not is_home:  # from here on this directory is as good as the one where the rank ran
             care.home = status.opened_attempt
             await self._files.note_home(key, rank, care.home)
         return ""
+
+    async def _fetch_from_any(
+        self, care: RankCare, step: int, offers: list[tuple[CopyMark, str]], *, may_give_up: bool
+    ) -> str:
+        """Why it did not come. A copy that is damaged wherever there is one, and was so the second time, too, is none: that is
+        known (`damaged`) and no doubt any more."""
+        whys: list[str] = []
+        is_damaged = True
+        for mark, node in sorted(offers, key=lambda offer: -offer[0].attempt):
+            try:
+                await self._fetch(care, node, mark)
+            except (OSError, TimeoutError, CopyRefused) as error:
+                is_damaged = is_damaged and isinstance(error, CopyRefused) and error.reason == CORRUPT
+                whys.append(f"{node} ({_error_text(error)})")
+                continue
+            care.placed.add(step)
+            care.damaged.pop(step, None)
+            care.seen_damaged.discard(step)
+            return ""
+        if is_damaged:
+            log.warning("copies.damaged", job=care.key.directory, rank=care.rank, step=step, nodes=whys)
+            if step in care.seen_damaged and may_give_up:
+                care.damaged[step] = f"the copy of step {step} is damaged on {', '.join(whys)}"
+                return ""
+            care.seen_damaged.add(step)
+        away = "" if may_give_up else ", and its last node cannot be reached"
+        return f"the copy of step {step} did not come from {', '.join(whys)}{away}; it is tried again"
 
     async def _fetch(self, care: RankCare, node: str, mark: CopyMark) -> None:
         told = 0

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeGuard
 
+import msgspec
 import structlog
 
 from remuda.agent.launchers import barrier_orders, launcher_state
@@ -68,6 +69,7 @@ class LauncherRegistry:
         self.copies: LauncherCopies | None = (
             None  # who brings checkpoints to other nodes; None = nodes share a directory
         )
+        self.has_shared_root = False  # all nodes have one directory for the checkpoints of jobs that name none
         self.sees_places = True  # False: checkpoint paths are inside containers, and only those can tell
         self._checkpoint_root = checkpoint_root
         self._jobs = jobs
@@ -145,6 +147,8 @@ class LauncherRegistry:
     def _dressed(self, known: LauncherRecord, report: LauncherReport) -> LauncherReport:
         job = self._job_of(known) if self.copies is not None else None
         member = barrier_orders.members_by_launcher_uid(job).get(known.uid) if job is not None else None
+        if self.has_shared_root:
+            return msgspec.structs.replace(report, shared=True)
         if self.copies is None or job is None or member is None:
             return report
         return self.copies.dressed(job, member, report)

@@ -21,6 +21,7 @@ from remuda.cli.output import is_document, object_body, output_option, print_com
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
+    from remuda.api.devices import NodeDevices
     from remuda.api.training import TrainingJob
     from remuda.cli.jobs.manifest import JobRequest
     from remuda.kube.cluster import Cluster
@@ -145,9 +146,9 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
     async def act() -> int:
         async with _connect_if_needed(session, needed=not dry_run) as cluster:
             job, note = (from_file, "") if from_file else await _complete_job(cluster, asked, flags, name)
-            await _check_before_create(session, cluster, job)
+            ledgers = await _check_before_create(session, cluster, job)
             stuck = await _why_it_cannot_start(cluster, job)
-            notes = (note, stuck, _earlier_checkpoints_note(session, job), _unshared_checkpoints_note(job))
+            notes = (note, stuck, _earlier_checkpoints_note(session, job), _unshared_checkpoints_note(job, ledgers))
             for line in filter(None, notes):
                 click.echo(f"note: {line}", err=True)
             if dry_run:
@@ -298,7 +299,10 @@ async def _why_it_cannot_start(cluster: Cluster | None, job: TrainingJob) -> str
     return why_job_cannot_start(job, nodes, devices) if nodes is not None and devices is not None else ""
 
 
-async def _check_before_create(session: Session, cluster: Cluster | None, job: TrainingJob) -> None:
+async def _check_before_create(
+    session: Session, cluster: Cluster | None, job: TrainingJob
+) -> Sequence[NodeDevices] | None:
+    """What is known of the nodes; None = nothing."""
     from remuda.api.devices import NodeDevices
     from remuda.cli.allowed import list_if_allowed
     from remuda.cli.jobs import preflight
@@ -310,7 +314,7 @@ async def _check_before_create(session: Session, cluster: Cluster | None, job: T
         preflight.check_job_checkpoint(job)
     if cluster is None:
         click.echo("note: No cluster is running, so the job was checked but not its place in the cluster.", err=True)
-        return
+        return None
     ledgers = await list_if_allowed(cluster, NodeDevices)
     if ledgers is not None:
         preflight.check_job_gpus(job, ledgers)
@@ -319,6 +323,7 @@ async def _check_before_create(session: Session, cluster: Cluster | None, job: T
         click.echo(f"note: {words}", err=True)
     if job.name in await _job_names(cluster, job.namespace):
         raise preflight.job_name_taken(job)
+    return ledgers
 
 
 def _earlier_checkpoints_note(session: Session, job: TrainingJob) -> str:
@@ -330,13 +335,18 @@ def _earlier_checkpoints_note(session: Session, job: TrainingJob) -> str:
     return f"Found checkpoints in {place}: training continues from them. Delete them to start from step 0."
 
 
-def _unshared_checkpoints_note(job: TrainingJob) -> str:
+def _unshared_checkpoints_note(job: TrainingJob, ledgers: Sequence[NodeDevices] | None) -> str:
     """Of a job with an image: it is for real nodes, each with a disk of its own. Those of an embedded cluster are one machine."""
-    from remuda.api.checkpoint_volume import are_checkpoints_on_node_disks, node_disks_text
+    from remuda.api.checkpoint_volume import are_checkpoints_on_node_disks, node_disks_text, uncopied_nodes_text
     from remuda.cli.jobs.preflight import pod_spec
 
     has_image = any(pod_spec(role).containers[0].image for role in job.spec.roles)
-    return node_disks_text(job.spec) if has_image and are_checkpoints_on_node_disks(job.spec) else ""
+    if not has_image or not are_checkpoints_on_node_disks(job.spec):
+        return ""
+    takers = sum(bool(ledger.observed.door) for ledger in ledgers or ())
+    if ledgers and takers < len(ledgers) and not job.spec.checkpoint.path:
+        return uncopied_nodes_text(takers, len(ledgers))
+    return node_disks_text(job.spec)
 
 
 def _is_process_runtime(session: Session) -> bool:

@@ -11,11 +11,6 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.api.checkpoint_volume import (
-    NOT_SHARED,
-    are_checkpoints_on_node_disks,
-    node_disks_text,
-)
 from remuda.api.conditions import find_condition, with_condition
 from remuda.api.errors import Refusal
 from remuda.api.meta import Condition, to_seconds, to_time
@@ -24,7 +19,7 @@ from remuda.api.validation.training_changes import TEMPLATE_IN_USE
 from remuda.api.validation.validate import validate
 from remuda.core.gang.launcher_trouble import LAUNCHER_TROUBLES, launcher_trouble
 from remuda.core.gang.pod_view import CLOSED, OPEN, PodView
-from remuda.core.training.copy_nodes import with_uncopied_ranks
+from remuda.core.training.copy_nodes import with_checkpoints_not_shared
 from remuda.core.training.edited_templates import roles_with_template_in_use, template_in_use_text
 from remuda.core.training.finished_pods import clear_finished_pods
 from remuda.core.training.goodput import book_recovery_loss, goodput_at, job_suspended_s, seconds_lost_to_recovery
@@ -119,8 +114,7 @@ def _job_conditions(ctx: PlanningContext) -> list[Condition]:
     conditions = _with_gang_complete(ctx, _with_gang_too_large(ctx, conditions))
     conditions = with_slow_ranks(ctx, _with_gang_slow(ctx, conditions))
     conditions = _with_barrier_hold(ctx, without_invalid_job(conditions, ctx.now))
-    conditions = _with_checkpoints_not_shared(ctx, _with_template_in_use(ctx, conditions))
-    conditions = with_uncopied_ranks(ctx, conditions)
+    conditions = with_checkpoints_not_shared(ctx, _with_template_in_use(ctx, conditions))
     if ctx.is_finished:
         kind = "Complete" if status.phase == "Succeeded" else "Failed"
         conditions = with_condition(conditions, kind, True, status.reason, status.message, now)
@@ -172,15 +166,6 @@ def _with_template_in_use(ctx: PlanningContext, conditions: list[Condition]) -> 
         return conditions
     reason, message = (TEMPLATE_IN_USE, template_in_use_text(ctx, roles)) if roles else ("OneTemplate", "")
     return with_condition(conditions, TEMPLATE_IN_USE, bool(roles), reason, message, to_time(ctx.now))
-
-
-def _with_checkpoints_not_shared(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
-    """A warning from the first look on; once it was said, afterwards it says that it is over."""
-    is_apart = ctx.on_kubelets and are_checkpoints_on_node_disks(ctx.whole_spec)
-    if not is_apart and find_condition(conditions, NOT_SHARED) is None:
-        return conditions
-    reason, message = ("OnNodeDisks", node_disks_text(ctx.whole_spec)) if is_apart else ("Shared", "")
-    return with_condition(conditions, NOT_SHARED, is_apart, reason, message, to_time(ctx.now))
 
 
 def _with_job_suspended(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:

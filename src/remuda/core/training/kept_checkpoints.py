@@ -145,6 +145,9 @@ def _missing_text(job: TrainingJob, lost: int, step: int | None, ready: Sequence
     names = ", ".join(_rank_text(job, r) for r in lacking[:NAMED_RANKS])
     found = f"The newest step that all ranks have is {step}." if step else "There is no step that all ranks have."
     text = f"The checkpoint of step {lost} is not there any more: {names}{_others_text(lacking)}. {found}"
+    damaged = [f"{_rank_text(job, r)}: {r.not_copied}" for r in lacking if r.not_copied]
+    if damaged:
+        text += f" Of {'; '.join(damaged[:NAMED_RANKS])}."
     return f"{text} The launchers look again. {_consent_text(job, ready)}"
 
 

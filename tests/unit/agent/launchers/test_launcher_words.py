@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
+from remuda.api.devices import LauncherReport
 from remuda.api.training import TrainingJob
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
@@ -48,3 +49,12 @@ def test_a_word_carries_the_moment_by_the_clock_that_launchers_have(
     monkeypatch.setattr(time, "clock_gettime", lambda clock: {time.CLOCK_BOOTTIME: 981.5}[clock])
     registry.vouch(seconds)
     assert registry.said == [("a", Vouch(told, "/state/link.sock", 981.5))]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_reports_say_whether_all_nodes_have_one_directory(tmp_path: Path, is_shared: bool) -> None:
+    registry = Registry(tmp_path)
+    registry.has_shared_root = is_shared
+    report = LauncherReport("pod-a", "a", "running", 1)
+    registry.welcome(a_launcher(connected=True, state="running", attempt=1, report=report))
+    assert [report.shared for report in registry.reports()] == [is_shared]

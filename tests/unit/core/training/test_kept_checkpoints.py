@@ -78,6 +78,14 @@ def test_below_what_is_known_it_holds_and_names_who_lacks_it(ranks: tuple[Steps,
     assert ("rank 0 (" in found.message) == (20 not in ranks[0])
 
 
+def test_damaged_copies_are_said_of_the_rank_that_misses_them() -> None:
+    lacking = rank_report(1, (10,), not_copied="the copy of step 20 is damaged on node-7 (CopyCorrupt)")
+    found = decide_resume_step(a_job(10, 20), [rank_report(0, (20, 10)), lacking], [])
+    assert isinstance(found, BarrierHold)
+    assert found.reason == MISSING
+    assert "Of rank 1 (job-1 on node-1): the copy of step 20 is damaged on node-7" in found.message
+
+
 def test_what_failed_its_check_is_not_missing() -> None:
     ready = [rank_report(0, (20, 10)), rank_report(1, (10,), corrupt=[20])]
     assert decide_resume_step(a_job(10, 20), ready, []) == ResumeStep(10, 2)
