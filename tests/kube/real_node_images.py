@@ -152,9 +152,9 @@ def archive(
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as out:
         for path, data in {config_name: encoded, **files, "manifest.json": json.dumps(manifest).encode()}.items():
-            entry = tarfile.TarInfo(path)
-            entry.size = len(data)
-            out.addfile(entry, io.BytesIO(data))
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            out.addfile(member, io.BytesIO(data))
     return buffer.getvalue()
 
 

@@ -11,6 +11,7 @@ names. Kubelet and containerd write below one directory; the paths that deploy/a
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from pathlib import Path
 from tests.kube.client_certificate import make_client_certificate
 from tests.kube.control_plane import ROOT, ControlPlane, binaries_dir
 from tests.kube.planes import running_controllers, running_program
-from tests.kube.real_node import DEVICE_PLUGINS, Reach, RealNode, missing, running_node
+from tests.kube.real_node import DEVICE_PLUGINS, Reach, RealNode, RealNodeError, missing, running_node
 from tests.kube.real_node_config import API_ADDRESS, SERVICES
 from tests.kube.real_node_images import BOX, PYTHON
 from tests.kube.remuda_image import BIG_MODEL, REMUDA, write_remuda_image
@@ -37,6 +38,9 @@ EXAMPLE_IMAGES = {
     "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0": BOX,
     "nvcr.io/nvidia/cuda:12.5.0-base-ubuntu22.04": BOX,
 }
+# Its devices are made up. There is one node, so a directory on its disk is one of all nodes.
+AGENT_FLAGS = ("--backend=fake", f"--model={BIG_MODEL}", "--shared-checkpoints")
+AGENT_ROOT, OWN_MARK = Path("/var/lib/remuda"), Path("/var/lib/.remuda-real-cluster")  # the mark: the directory is ours
 POD_RESOURCES, POD_LOGS = Path("/var/lib/kubelet/pod-resources"), Path("/var/log/pods")
 
 
@@ -56,7 +60,7 @@ def deploy_manifests(place: Path) -> Path:
     shutil.copytree(ROOT / "deploy", made)
     for name in ("manager.yaml", "agent.yaml", "clean.yaml"):
         text = (made / name).read_text().replace("image: remuda:latest", f"image: {REMUDA}")
-        (made / name).write_text(text.replace("--backend=auto", f"--backend=fake\n            - --model={BIG_MODEL}"))
+        (made / name).write_text(text.replace("--backend=auto", "\n            - ".join(AGENT_FLAGS)))
     return made
 
 
@@ -71,7 +75,9 @@ def whole_cluster(directory: Path) -> Iterator[WholeCluster]:
         "--kubelet-preferred-address-types=InternalIP",
     )
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_only_one())
         stack.enter_context(_own_address())
+        stack.enter_context(_own_agent_root())
         plane = ControlPlane.start(directory, address=API_ADDRESS, port=443, flags=flags)
         stack.callback(plane.stop)
         keys = (f"--service-account-private-key-file={plane.signing_key}", f"--root-ca-file={plane.ca_file}")
@@ -91,6 +97,14 @@ def whole_cluster(directory: Path) -> Iterator[WholeCluster]:
 
 
 @contextlib.contextmanager
+def _only_one() -> Iterator[None]:
+    """Of these on a machine; the others wait."""
+    with (binaries_dir().parent / "whole-cluster.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
 def _own_address() -> Iterator[None]:
     """The service's address, on the loopback interface. One that a killed cluster left is taken over."""
     where = (f"{API_ADDRESS}/32", "dev", "lo")
@@ -99,6 +113,20 @@ def _own_address() -> Iterator[None]:
         yield
     finally:
         subprocess.run(["ip", "address", "delete", *where], check=False, capture_output=True)
+
+
+@contextlib.contextmanager
+def _own_agent_root() -> Iterator[None]:
+    """What agents write here goes with the cluster. One that was there before is refused."""
+    if AGENT_ROOT.exists() and not OWN_MARK.exists():
+        raise RealNodeError(f"{AGENT_ROOT} belongs to an agent of this machine; run this elsewhere")
+    shutil.rmtree(AGENT_ROOT, ignore_errors=True)
+    OWN_MARK.touch()
+    try:
+        yield
+    finally:
+        shutil.rmtree(AGENT_ROOT, ignore_errors=True)
+        OWN_MARK.unlink()
 
 
 @contextlib.contextmanager

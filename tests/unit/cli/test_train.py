@@ -11,7 +11,7 @@ import yaml
 from remuda.api.training import TrainingJob
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
-from tests.unit.cli.scenes import Cli, Result, machines
+from tests.unit.cli.scenes import Cli, RealSession, Result, machines
 from tests.unit.cli.test_manifest import GOOD
 
 
@@ -238,9 +238,22 @@ def test_a_dry_run_without_a_cluster_checks_what_it_can(
 
 
 def test_a_job_for_real_nodes_whose_checkpoints_would_stay_on_their_disks_is_noted(cluster: Cli, here: Path) -> None:
-    result = train(cluster, "x", "--dry-run", "--image", "i", "--", "python", "train.py")
-    assert "note: Each node keeps the checkpoints of its own ranks on its disk." in result.err
+    asked = ("x", "--dry-run", "--image", "i", "--", "python", "train.py")
+    assert "note: Each node" not in train(cluster, *asked).err, "one machine is one disk"
+    cluster.session = RealSession
+    result = train(cluster, *asked)
+    assert "note: Each node keeps the checkpoints of its own ranks on its disk" in result.err
     assert "spec.checkpoint.volume" in result.err
     shared = "spec:\n  checkpoint: {volume: {nfs: {server: s, path: /p}}}"
-    (here / "shared.yaml").write_text(GOOD.replace("spec:", shared, 1))
-    assert "note: Each node" not in train(cluster, "-f", "shared.yaml", "--dry-run").err
+    named = GOOD.replace("spec:", shared, 1).replace("- command:", "- image: i\n              command:")
+    (here / "shared.yaml").write_text(named)
+    result = train(cluster, "-f", "shared.yaml", "--dry-run")
+    assert (result.code, "note: Each node" in result.err) == (0, False), result.err
+
+
+def test_a_real_cluster_is_not_sent_a_job_without_an_image(cluster: Cli) -> None:
+    cluster.session = RealSession
+    result = train(cluster, "x", "--", "python", "train.py")
+    assert (result.code, jobs(cluster)) == (2, [])
+    assert "NoImage" in result.err
+    assert train(cluster, "x", "--image", "python:3.12-slim", "--", "python", "train.py").code == 0
