@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from typing import Any
 
 from remuda.api.errors import Refusal
 from tests.builders.waiting import PATIENCE_S, wait_until
-from tests.kube.whole_cluster import WholeCluster, deploy_manifests
+from tests.kube.whole_cluster import AGENT_ROOT, WholeCluster, deploy_manifests
 
 SYSTEM = "remuda-system"
 PATHS = {
@@ -87,3 +88,4 @@ def installed(cluster: WholeCluster, place: Path) -> Iterator[Installed]:
         yield made
     finally:
         made.uninstall("--delete-jobs")
+        shutil.rmtree(AGENT_ROOT, ignore_errors=True)  # checkpoints: users' own, so they stay

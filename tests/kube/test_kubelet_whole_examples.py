@@ -52,7 +52,7 @@ def test_the_examples_run_as_written(remuda: Installed) -> None:
         "kubelet, deploy/ as pods: examples 01 and 02 as written with kubectl apply: steps and checkpoints in their status"
     )
 
-    remuda.remuda("drill", "device-fail", "hello", "--rank", "1")
+    remuda.remuda("drill", "device-fail", "hello", "--rank", "1", "--code", "48")
     after = remuda.see_job("hello", "the next attempt", attempt=2, step=30)
     assert after["recoveries"][-1]["cause"] == "device"
     assert after["recoveries"][-1]["resumeStep"] >= 10

@@ -77,9 +77,9 @@ def test_objects_files_and_mounts_are_as_before(whole: WholeCluster, tmp_path: P
 
     remuda.kubectl("apply", "-f", str(HELLO))
     remuda.see_job("hello", "a checkpoint", checkpointStep=10)
-    remuda.remuda("drill", "device-fail", "hello", "--rank", "1")
+    remuda.remuda("drill", "device-fail", "hello", "--rank", "1", "--code", "48")
     remuda.see_job("hello", "its recovery", attempt=2)
-    assert "Xid79" in remuda.remuda("incidents")
+    assert "Xid48" in remuda.remuda("incidents")
 
     remuda.kubectl("apply", "-f", "-", stdin=json.dumps(ROLLOUT))
 
