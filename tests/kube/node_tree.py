@@ -13,9 +13,9 @@ from pathlib import Path
 from tests.kube.real_node import RealNode
 
 # Wholly, with all that is below.
-WHOLE = ("/var/lib/remuda", "/var/lib/kubelet", "/var/run/cdi", "/etc/cdi", "/opt", "/run")
+WHOLE = ("/var/lib/remuda", "/var/lib/kubelet", "/etc/cdi", "/opt", "/run")  # /var/run is /run
 # Only what is in them, not below.
-TOPS = ("/", "/etc", "/var", "/var/lib", "/var/log", "/tmp")
+TOPS = ("/", "/etc", "/var", "/var/lib", "/var/log")
 
 
 def left_out(node: RealNode) -> dict[str, str]:
@@ -33,23 +33,17 @@ def left_out(node: RealNode) -> dict[str, str]:
         str(base / "c-root"): "containerd's layers and its database",
         str(base / "c-state"): "containerd's, of containers that run",
         str(base / "cni-data"): "addresses that the network has handed out",
-        "/tmp/pytest-of-root": "of tests on this machine",
     }
 
 
 def node_tree(node: RealNode) -> dict[str, str]:
     """Path -> kind and mode, and where a link leads."""
     out = left_out(node)
-    found = {path: _kind(path) for top in TOPS for path in _in(top) if path not in out and not _is_passing(path)}
+    found = {path: _kind(path) for top in TOPS for path in _in(top) if path not in out}
     for top in (*WHOLE, str(node.places.kubelet_root), str(node.places.pod_logs)):
         if os.path.lexists(top):
             found.update((path, _kind(path)) for path in _below(top, out))
     return found
-
-
-def _is_passing(path: str) -> bool:
-    """/tmp is everybody's: there only names that say whose they are count."""
-    return path.startswith("/tmp/") and "remuda" not in path
 
 
 def _in(top: str) -> list[str]:

@@ -8,11 +8,13 @@ Jobs that run on are looked at in test_uninstall.py.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.builders.evidence import note
 from tests.builders.waiting import PATIENCE_S, wait_until
@@ -22,6 +24,7 @@ from tests.kube.node_tree import node_tree
 from tests.kube.test_uninstall import everything
 from tests.kube.whole_cluster import AGENT_ROOT, WholeCluster, deploy_manifests
 
+CDI = "/run/cdi"
 HELLO = ROOT / "examples" / "01-hello-gang" / "job.yaml"
 ROLLOUT = {
     "apiVersion": "remuda.dev/v1alpha1",
@@ -32,6 +35,16 @@ ROLLOUT = {
         "drain": {"checkpointSeconds": 600, "deadlineSeconds": 1200},
     },
 }
+
+
+def with_cdi(manifests: Path) -> Path:
+    """Agents that name devices by CDI have its directory mounted."""
+    documents = list(yaml.safe_load_all((manifests / "agent.yaml").read_text()))
+    (spec,) = (d["spec"]["template"]["spec"] for d in documents if d["kind"] == "DaemonSet")
+    spec["containers"][0]["volumeMounts"].append({"name": "cdi", "mountPath": CDI})
+    spec["volumes"].append({"name": "cdi", "hostPath": {"path": CDI, "type": "DirectoryOrCreate"}})
+    (manifests / "agent.yaml").write_text(yaml.safe_dump_all(documents))
+    return manifests
 
 
 def mounts() -> list[str]:
@@ -72,7 +85,7 @@ def see_same(what: str, before: dict[str, str], look: Any) -> None:
 def test_objects_files_and_mounts_are_as_before(whole: WholeCluster, tmp_path: Path) -> None:
     node = whole.node
     before, tree, mounted = objects(whole), node_tree(node), mounts()
-    remuda = Installed(whole, deploy_manifests(tmp_path))
+    remuda = Installed(whole, with_cdi(deploy_manifests(tmp_path, f"--cdi-dir={CDI}")))
     remuda.install()
 
     remuda.kubectl("apply", "-f", str(HELLO))
@@ -93,6 +106,8 @@ def test_objects_files_and_mounts_are_as_before(whole: WholeCluster, tmp_path: P
     during = node_tree(node)
     assert {f"{AGENT_ROOT}/{name}" for name in ("alloc", "bin", "checkpoints", "grants")} <= during.keys()
     assert any(path.startswith("/var/lib/kubelet/device-plugins/remuda-") for path in during)
+    assert any(path.startswith(f"{CDI}/remuda.dev-") for path in during)
+    assert len(mounts()) > len(mounted)
 
     said = remuda.uninstall("--delete-jobs")
     assert "Not clean" not in said, said
@@ -102,6 +117,8 @@ def test_objects_files_and_mounts_are_as_before(whole: WholeCluster, tmp_path: P
     assert sorted(path.name for path in kept.iterdir()) == [f"rank-{n}" for n in range(4)]
     assert [path.name for path in AGENT_ROOT.iterdir()] == ["checkpoints"]
     shutil.rmtree(AGENT_ROOT)
+    if CDI not in tree:
+        os.rmdir(CDI)  # made by the kubelet for the mount, shared with all who write specs, and empty
 
     see_same("the node's files", tree, lambda: node_tree(node))
     wait_until("the mounts to be as before", lambda: mounts() == mounted, seconds=PATIENCE_S)

@@ -54,13 +54,13 @@ class WholeCluster:
         return self.plane.kubeconfig
 
 
-def deploy_manifests(place: Path) -> Path:
+def deploy_manifests(place: Path, *agent_flags: str) -> Path:
     """A copy of deploy/ with the image's name set, as deploy/README.md says, and agents whose devices are made up."""
     made = place / "deploy"
     shutil.copytree(ROOT / "deploy", made)
     for name in ("manager.yaml", "agent.yaml", "clean.yaml"):
         text = (made / name).read_text().replace("image: remuda:latest", f"image: {REMUDA}")
-        (made / name).write_text(text.replace("--backend=auto", "\n            - ".join(AGENT_FLAGS)))
+        (made / name).write_text(text.replace("--backend=auto", "\n            - ".join([*AGENT_FLAGS, *agent_flags])))
     return made
 
 
