@@ -13,7 +13,7 @@ STEP_SECONDS = float(os.environ.get("POLICIES_STEP_SECONDS", "0.1"))
 
 
 def load_points() -> list[list[float]]:
-    path = os.path.join(remuda.checkpoint_dir(), "points.json")
+    path = os.path.join(remuda.checkpoint_dir(), os.environ.get("POLICIES_DATA", "points.json"))
     if not os.path.exists(path):
         print(f"there is no {path}", file=sys.stderr)
         sys.exit(42)

@@ -89,6 +89,15 @@ def test_checkpoints_are_the_users(machine: Machine) -> None:
     assert names(machine.state / "checkpoints") == ["team"]
 
 
+def test_the_directory_of_a_job_that_saved_nothing_goes(machine: Machine) -> None:
+    (machine.state / "checkpoints" / "team" / "job-40fb32b6").mkdir(parents=True)
+    inside = machine.state / "checkpoints" / "other" / "job-1" / "rank-0"
+    inside.mkdir(parents=True)  # made by the job, in what is the job's
+    machine.clean()
+    assert names(machine.state / "checkpoints") == ["other"]
+    assert inside.is_dir()
+
+
 def test_copies_of_other_nodes_checkpoints_are_the_users_too(machine: Machine) -> None:
     kept = machine.state / "copies" / "team" / "job" / "rank-0" / "step-10.ckpt"
     kept.write_bytes(b"weights")

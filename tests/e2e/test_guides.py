@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.builders.waiting import until
 from tests.e2e.clusters import Up
@@ -88,10 +89,9 @@ async def test_the_guides_pods_work_as_written(guide: Guide) -> None:
     await guide.reason("cuda-vector-add", "Succeeded")
 
     # Both halves of gpu-0 for one container.
-    await guide.reason("mig-example", "NoLocalCommand")
+    await guide.reason("mig-example", "Running")
     mig = await guide.pod("mig-example")
     assert mig["metadata"]["annotations"]["remuda.dev/devices"].split(",") == HALVES
-    assert f"It would see devices: {', '.join(HALVES)}\n" in await guide.log("mig-example")
     code, said = await guide.remuda("devices", "-o", "wide")
     held = [line.split()[1] for line in said.splitlines() if "default/mig-example" in line]
     assert (code, held) == (0, HALVES)
@@ -119,6 +119,29 @@ async def test_the_guides_pods_work_as_written(guide: Guide) -> None:
     assert "Needs 1 pod of 2 nvidia.com/mig-3g.40gb; the cluster has room for 0" in full
     await guide.kubectl.run("delete", "pod", "mig-example", "--grace-period=1")
     await guide.reason("second", "Running")
+
+
+async def test_the_jobs_of_the_examples_train_as_written(state: Path, tmp_path: Path) -> None:
+    """By kubectl; test_cli.py sends them by `remuda train -f`."""
+    cluster = Up(state)
+    cluster.start("--nodes=8", "--racks=1")
+    try:
+        guide = Guide(cluster, Kubectl(state / "kubeconfig", tmp_path / "home"))
+        names = []
+        for path in sorted(EXAMPLES.glob("*/job.yaml")):
+            names.append(yaml.safe_load(path.read_text())["metadata"]["name"])
+            said = await guide.kubectl.run("apply", "-f", str(path))
+            assert f"trainingjob.remuda.dev/{names[-1]} created" in said
+        assert names == ["hello", "progress-file", "policies", "torch"]
+        for name in names:
+
+            async def has_saved(name: str = name) -> bool:
+                status = (await guide.kubectl.get("trainingjob", name)).get("status", {})
+                return bool(status.get("progress", {}).get("checkpointStep", 0) >= 10)
+
+            await until(f"{name} to save a checkpoint", has_saved)
+    finally:
+        cluster.kill()
 
 
 async def test_a_gpu_offered_twice_takes_two_pods(state: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from remuda.api.codec import to_wire
 from remuda.api.training import TrainingJob
@@ -39,14 +40,24 @@ class Guide:
             await until(f"{name}: {what}", is_so, PATIENCE_S)
         return found[0]
 
-    async def submit(self, name: str, **changes: str) -> None:
-        text = (EXAMPLE / "job.yaml").read_text().replace("name: policies", f"name: {name}")
-        for old, new in changes.items():
-            assert f"python, {old}.py" in text
-            text = text.replace(f"python, {old}.py", new)
+    async def submit(self, name: str, **changes: Any) -> None:
+        """The example under this name, with other fields in the containers of these roles."""
+        body = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
+        body["metadata"]["name"] = name
+        for role in body["spec"]["roles"]:
+            role["template"]["spec"]["containers"][0].update(changes.pop(role["name"], {}))
+        assert not changes
         path = self._cluster.state / f"{name}.yaml"
-        path.write_text(text)
-        await self.run("train", "-f", str(path), "--workdir", str(EXAMPLE))
+        path.write_text(yaml.safe_dump(body))
+        await self.run("train", "-f", str(path))
+
+    async def submit_as_the_readme_says(self) -> None:
+        """The job without data: one word of the file is another."""
+        text = (EXAMPLE / "job.yaml").read_text().replace("name: policies", "name: doomed")
+        assert "value: points.json" in text
+        path = self._cluster.state / "doomed.yaml"
+        path.write_text(text.replace("value: points.json", "value: nowhere.json"))
+        await self.run("train", "-f", str(path))
 
 
 @pytest.fixture
@@ -61,7 +72,7 @@ async def guide(state: Path) -> AsyncIterator[Guide]:
 
 async def test_the_example_goes_through_its_stages_and_survives_a_suspension(guide: Guide) -> None:
     # More steps than the example has: on a busy machine it would end between two commands.
-    await guide.submit("policies", train='sh, -c, "POLICIES_STEPS=20000 exec python train.py"')
+    await guide.submit("policies", worker={"env": [{"name": "POLICIES_STEPS", "value": "20000"}]})
     trained = await guide.waits("policies", "trains", lambda s: s.get("progress", {}).get("step", 0) > 20)
     assert trained["doneRoles"] == ["prepare"]
     assert trained["progress"]["totalSteps"] in (300, 20000), "as the spec says, or the program"
@@ -101,9 +112,10 @@ async def test_the_example_goes_through_its_stages_and_survives_a_suspension(gui
 
 
 async def test_rules_end_a_job_by_exit_code_and_by_what_its_log_says(guide: Guide) -> None:
-    await guide.submit("no-data", prepare='python, -c, "0"')
-    await guide.submit("no-memory", prepare='sh, -c, "echo CUDA out of memory >&2; echo bye; exit 1"')
-    for name, rule in (("no-data", "no-data"), ("no-memory", "out-of-memory")):
+    await guide.submit_as_the_readme_says()
+    words = "echo CUDA out of memory >&2; echo bye; exit 1"
+    await guide.submit("no-memory", prepare={"command": ["sh", "-c"], "args": [words]})
+    for name, rule in (("doomed", "no-data"), ("no-memory", "out-of-memory")):
         failed = await guide.waits(name, "fails", lambda s: s.get("phase") == "Failed")
         assert (failed["reason"], failed["recoveries"][-1]["rule"]) == ("RuleFail", rule)
         assert f"Rule `{rule}` ends the job" in failed["message"]

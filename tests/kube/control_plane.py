@@ -4,9 +4,9 @@
 directory, returns once /readyz answers, and `stop()` ends exactly the processes it started. The binaries are those that
 `make kube` built; tools/build-kube alone knows where they are and which version is pinned.
 
-Invariants: nothing listens beyond 127.0.0.1; the admin token is random per start and its files are 0600; clients verify
-the server's certificate, which the API server signs for itself at start; the processes die with the test process even
-when that is killed (parent-death signal).
+Invariants: nothing listens beyond 127.0.0.1, but the API server on another address of this machine where one was asked for;
+the admin token is random per start and its files are 0600; clients verify the server's certificate, which the API server signs
+for itself at start; the processes die with the test process even when that is killed (parent-death signal).
 
 Only the API server runs: there are no controllers, so no service account appears in a namespace by itself and nothing
 garbage-collects. Tests create what they need.
@@ -23,6 +23,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,14 +102,20 @@ class ControlPlane:
     url: str
     token: str
     ca_file: Path
+    signing_key: Path
     kubeconfig: Path
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, directory: Path) -> "ControlPlane":
-        """Start etcd and kube-apiserver below `directory` and return when the API server is ready."""
+    def start(
+        cls, directory: Path, *, address: str = "127.0.0.1", port: int = 0, flags: Sequence[str] = ()
+    ) -> "ControlPlane":
+        """Start etcd and kube-apiserver below `directory` and return when the API server is ready.
+
+        `flags` come after our own, so they win.
+        """
         for attempt in range(1, START_ATTEMPTS + 1):
-            plane = cls._launch(directory / f"start-{attempt}")
+            plane = cls._launch(directory / f"start-{attempt}", address, port, flags)
             try:
                 plane._wait_until_ready()
             except ControlPlaneError as error:
@@ -123,14 +130,15 @@ class ControlPlane:
         raise AssertionError("unreachable")
 
     @classmethod
-    def _launch(cls, directory: Path) -> "ControlPlane":
+    def _launch(cls, directory: Path, address: str, port: int, flags: Sequence[str]) -> "ControlPlane":
         directory.mkdir(parents=True)
-        client_port, peer_port, secure_port = free_ports(3)
+        client_port, peer_port, free_port = free_ports(3)
+        secure_port = port or free_port
         token = secrets.token_urlsafe(24)
         tokens = _write_private(directory / "tokens.csv", f'{token},admin,admin,"system:masters"\n')
         signing_key = _write_private(directory / "service-account.key", signing_key_pem())
         certificates = directory / "certificates"
-        url = f"https://127.0.0.1:{secure_port}"
+        url = f"https://{address}:{secure_port}"
         etcd_url, peer_url = (f"http://127.0.0.1:{port}" for port in (client_port, peer_port))
         plane = cls(
             directory=directory,
@@ -139,6 +147,7 @@ class ControlPlane:
             token=token,
             # Written by the API server at start: its certificate followed by the CA that signed it.
             ca_file=certificates / "apiserver.crt",
+            signing_key=signing_key,
             kubeconfig=directory / "kubeconfig",
         )
         _write_private(plane.kubeconfig, json.dumps(plane._kubeconfig_body()))
@@ -154,8 +163,8 @@ class ControlPlane:
         )
         plane._spawn(
             "kube-apiserver",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
+            f"--bind-address={address}",
+            f"--advertise-address={address}",
             f"--secure-port={secure_port}",
             f"--cert-dir={certificates}",
             f"--etcd-servers={etcd_url}",
@@ -167,6 +176,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={signing_key}",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--endpoint-reconciler-type=none",  # it would refuse a loopback address
+            *flags,
         )
         return plane
 

@@ -7,6 +7,7 @@ fail instead, so they can never be missed silently.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,16 +48,24 @@ def own_plane(directory: Path) -> Iterator[ControlPlane]:
 @contextmanager
 def running_controllers(plane: ControlPlane, controllers: str, directory: Path, *flags: str) -> Iterator[None]:
     """A kube-controller-manager beside it that runs these of its controllers."""
-    command = [
-        str(plane.binaries / "kube-controller-manager"),
+    own = (
         f"--kubeconfig={plane.kubeconfig}",
         "--bind-address=127.0.0.1",
         "--secure-port=0",
         "--leader-elect=false",
         f"--controllers={controllers}",
-        *flags,
-    ]
-    with (directory / "kube-controller-manager.log").open("wb") as out:
+    )
+    with running_program(plane, "kube-controller-manager", directory, *own, *flags):
+        yield
+
+
+@contextmanager
+def running_program(plane: ControlPlane, name: str, directory: Path, *flags: str) -> Iterator[None]:
+    """One of the binaries, with its log in the directory. It dies with this process even when that is killed."""
+    setpriv = shutil.which("setpriv")
+    prefix = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+    with (directory / f"{name}.log").open("wb") as out:
+        command = [*prefix, str(plane.binaries / name), *flags]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
         yield

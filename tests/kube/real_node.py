@@ -27,6 +27,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,9 +66,18 @@ def missing() -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class Reach:
+    """How the API server reaches the kubelet, for logs and shells: at this address, with a certificate of this CA."""
+
+    address: str
+    client_ca: Path
+
+
 class RealNode:
-    def __init__(self, plane: ControlPlane, places: Places, lock: IO[str]) -> None:
+    def __init__(self, plane: ControlPlane, places: Places, lock: IO[str], reach: Reach | None = None) -> None:
         self.plane = plane
+        self.reach = reach
         self.places = places
         self.name = NAME
         self._lock = lock
@@ -77,13 +87,13 @@ class RealNode:
         self._namespaces = itertools.count(1)
 
     @classmethod
-    def start(cls, plane: ControlPlane) -> RealNode:
+    def start(cls, plane: ControlPlane, reach: Reach | None = None) -> RealNode:
         if why := missing():
             raise RealNodeError(why)
         lock = _lock()
         try:
             _refuse_other_kubelet()
-            node = cls(plane, Places(Path(tempfile.mkdtemp(prefix="rn-"))), lock)
+            node = cls(plane, Places(Path(tempfile.mkdtemp(prefix="rn-"))), lock, reach)
             lock.truncate(0)
             lock.seek(0)
             lock.write(str(node.places.base))
@@ -143,7 +153,9 @@ class RealNode:
         OURS.touch()
         self.places.pod_logs.mkdir(exist_ok=True)
         port, health_port = self._ports
-        config = kubelet_config(self.places, port=port, health_port=health_port)
+        reach = self.reach
+        ask = {"address": reach.address, "client_ca": str(reach.client_ca)} if reach else {}
+        config = kubelet_config(self.places, port=port, health_port=health_port, **ask)
         self.places.kubelet_config.write_text(json.dumps(config))
         before = self.boot_time()
         self._spawn(
@@ -154,6 +166,7 @@ class RealNode:
             f"--root-dir={self.places.kubelet_root}",
             f"--cert-dir={self.places.base / 'pki'}",
             f"--hostname-override={self.name}",
+            *([f"--node-ip={reach.address}"] if reach else []),
             "--v=2",
         )
         return before
@@ -290,8 +303,8 @@ def _refuse_other_kubelet() -> None:
 
 
 @contextlib.contextmanager
-def running_node(plane: ControlPlane) -> Iterator[RealNode]:
-    node = RealNode.start(plane)
+def running_node(plane: ControlPlane, reach: Reach | None = None) -> Iterator[RealNode]:
+    node = RealNode.start(plane, reach)
     try:
         yield node
     finally:

@@ -89,6 +89,7 @@ def _forget_kubelet(mark: Path) -> None:
     """A machine without a kubelet has no such directory; on one that has a kubelet it was not we who made it."""
     if mark.exists():
         shutil.rmtree(mark.parent / "device-plugins", ignore_errors=True)
+        (mark.parent / "pod-resources").unlink(missing_ok=True)  # a link of `whole_cluster`
         mark.unlink()
         with contextlib.suppress(OSError):
             mark.parent.rmdir()

@@ -15,6 +15,7 @@ BRIDGE = "remuda-test0"
 NETWORK = "remuda-test"
 SUBNET = "10.251.7.0/24"
 CNI_BIN = "/usr/lib/cni"  # Debian: containernetworking-plugins
+SERVICES, API_ADDRESS = "10.251.8.0/24", "10.251.8.1"  # of a cluster whose pods reach the API by its service's address
 CGROUP_ROOT = "/remuda-test"
 STATUS_S = 1  # how often the kubelet looks at its node; ten times the default, so that tests need not wait
 
@@ -117,6 +118,7 @@ def network_config(places: Places) -> str:
                         "type": "host-local",
                         "dataDir": str(places.base / "cni-data"),
                         "ranges": [[{"subnet": SUBNET}]],
+                        "routes": [{"dst": SERVICES}],
                     },
                 }
             ],
@@ -124,15 +126,22 @@ def network_config(places: Places) -> str:
     )
 
 
-def kubelet_config(places: Places, *, port: int, health_port: int) -> dict[str, Any]:
+def kubelet_config(
+    places: Places, *, port: int, health_port: int, address: str = "127.0.0.1", client_ca: str = ""
+) -> dict[str, Any]:
+    """Who has a certificate of `client_ca` may ask the kubelet for logs and shells, as an API server does; nobody without one."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": "127.0.0.1",
+        "address": address,
         "port": port,
         "healthzPort": health_port,
         "readOnlyPort": 0,
-        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": False},
+            "x509": {"clientCAFile": client_ca},
+        },
         "authorization": {"mode": "AlwaysAllow"},
         "containerRuntimeEndpoint": f"unix://{places.containerd_socket}",
         "cgroupDriver": "cgroupfs",

@@ -81,7 +81,7 @@ def busybox() -> Path:
     if found is None:
         raise ImageError("busybox is not installed; run `make kube`, or: apt-get install -y busybox-static")
     path = Path(found).resolve()
-    if _libraries(path):
+    if libraries_of(path):
         raise ImageError(f"{path} is not static; run `make kube`, or: apt-get install -y busybox-static")
     return path
 
@@ -99,11 +99,11 @@ def python_layer() -> Layer:
     layer = Layer(files={str(executable): executable})
     if str(executable) != "/usr/bin/python3":
         layer.links["/usr/bin/python3"] = str(executable)
-    needed = set(_libraries(executable))
+    needed = set(libraries_of(executable))
     for path in _library_files(library):
         layer.files[str(path)] = path
         if path.suffix == ".so":
-            needed |= set(_libraries(path))
+            needed |= set(libraries_of(path))
     for name in needed:  # under the name the loader looks for, whatever file is behind it
         layer.files[name] = Path(name).resolve()
     return layer
@@ -121,7 +121,7 @@ def _library_files(library: Path) -> Iterator[Path]:
                 yield at / name
 
 
-def _libraries(path: Path) -> list[str]:
+def libraries_of(path: Path) -> list[str]:
     """Absolute names of the shared libraries the loader would take; none for a static file."""
     done = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -129,13 +129,19 @@ def _libraries(path: Path) -> list[str]:
     return re.findall(r"(?:=> |^\s+)(/\S+) \(0x", done.stdout, flags=re.MULTILINE)
 
 
-def archive(name: str, layers: Sequence[bytes], command: Sequence[str], env: Mapping[str, str]) -> bytes:
+def archive(
+    name: str, layers: Sequence[bytes], command: Sequence[str], env: Mapping[str, str], entry: Sequence[str] = ()
+) -> bytes:
     """A `docker save` archive of one image."""
     digests = [hashlib.sha256(layer).hexdigest() for layer in layers]
     config = {
         "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine),
         "os": "linux",
-        "config": {"Cmd": list(command), "Env": [f"{key}={value}" for key, value in env.items()]},
+        "config": {
+            "Entrypoint": list(entry),
+            "Cmd": list(command),
+            "Env": [f"{key}={value}" for key, value in env.items()],
+        },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
         "history": [{"created_by": "tests/kube"} for _ in digests],
     }
@@ -146,9 +152,9 @@ def archive(name: str, layers: Sequence[bytes], command: Sequence[str], env: Map
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as out:
         for path, data in {config_name: encoded, **files, "manifest.json": json.dumps(manifest).encode()}.items():
-            entry = tarfile.TarInfo(path)
-            entry.size = len(data)
-            out.addfile(entry, io.BytesIO(data))
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            out.addfile(member, io.BytesIO(data))
     return buffer.getvalue()
 
 

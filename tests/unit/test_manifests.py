@@ -1,6 +1,7 @@
 """Manifests that people copy are taken as they stand: those of our own kinds in the README, in docs/ and in examples/."""
 
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,26 @@ FOUND = dict(documents())
 @pytest.mark.parametrize("name", FOUND)
 def test_a_manifest_is_taken(name: str) -> None:
     validate(decode_strict(KINDS[FOUND[name]["kind"]], FOUND[name]))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*/*.yaml")), ids=lambda path: path.parent.name)
+def test_an_example_names_images(path: Path) -> None:
+    """Else a real API server refuses its pods."""
+    for body in yaml.safe_load_all(path.read_text()):
+        pods = [role["template"]["spec"] for role in body["spec"].get("roles", ())] or [body["spec"]]
+        assert all(container["image"] for pod in pods for container in pod["containers"])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*/job.yaml")), ids=lambda path: path.parent.name)
+def test_an_example_has_its_program_in_it(path: Path) -> None:
+    text = path.read_text()
+    assert runpy.run_path(str(ROOT / "tools" / "render-examples"))["rendered"](text, path.parent) == text, (
+        "run tools/render-examples"
+    )
+    for role in yaml.safe_load(text)["spec"]["roles"]:
+        (program,) = role["template"]["spec"]["containers"][0]["args"]
+        assert program in {file.read_text() for file in path.parent.glob("*.py")}
+        assert not re.search(r"\$[($]", program), "Kubernetes would replace it"
 
 
 def test_all_kinds_are_shown() -> None:

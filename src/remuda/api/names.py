@@ -40,6 +40,8 @@ ANNOTATION_CORDONED_BY = (
 # pods are evicted like all others. See core.remedies.
 ANNOTATION_DRAIN_REQUESTED = "remuda.dev/drain-requested"
 
+LABEL_APP = "app.kubernetes.io/name"  # of our own pods: which of them it is
+MANAGER_APP, AGENT_APP = "remuda-manager", "remuda-agent"  # also the names of their service accounts
 LABEL_AGENT = "remuda.dev/agent"  # of a node: "true": an agent runs there (deploy/agent.yaml)
 ANNOTATION_WRITTEN_LABELS = "remuda.dev/written-labels"  # of a node: the labels that its agent wrote, comma separated
 LABEL_RESERVATION = "remuda.dev/reservation"  # of a node: whose it is

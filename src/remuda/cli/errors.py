@@ -14,6 +14,7 @@ from remuda.api.errors import AlreadyExists, ApiError, BadRequest, Invalid, NotF
 from remuda.cli.safe_text import printable_line
 
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130
+_NOT_SERVED = "404 page not found"  # what an API server says of a path that belongs to no kind
 _RIGHT = re.compile(r'cannot (?P<verb>\w+) resource "(?P<resource>[\w/]+)" in API group "(?P<group>[\w.]*)"')
 
 
@@ -46,6 +47,9 @@ def explain_error(error: BaseException) -> tuple[int, str]:
             return FAILED, _error_line(error.reason, error.message, error.fix)
         case Refusal():
             return REFUSED, _error_line(error.reason, error.message, error.fix)
+        case NotFound() if _NOT_SERVED in error.message:
+            fix = "Install Remuda on it (deploy/README.md), or name another cluster: --kubeconfig, --context."
+            return REFUSED, _error_line("NotInstalled", "The cluster does not serve Remuda's kinds.", fix)
         case ApiError():
             bad_input = isinstance(error, NotFound | AlreadyExists | Invalid | BadRequest)
             # The server puts the fix into the message as well, so that other clients see it.

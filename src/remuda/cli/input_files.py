@@ -14,8 +14,12 @@ _EXAMPLE = Path("examples/01-hello-gang")  # seen from a clone of the repository
 _DEMO = Path(__file__).parent / "demo"  # there wherever Remuda is installed
 
 
-def train_example(options: str) -> str:
-    """`train <options> ... -- python train.py`, with the directory of a train.py that exists, so that the line works as typed."""
+def train_example(options: str, *, is_real: bool = False) -> str:
+    """`train <options> ... -- python train.py`, with the directory of a train.py that exists, so that the line works as typed.
+    On a real cluster nothing of this machine is in a container: there a file that brings its program, or an image that has it."""
+    if is_real:
+        file = _EXAMPLE / "job.yaml"
+        return f"train -f {file}" if file.is_file() else f"train {options} --image IMAGE -- python3 /app/train.py"
     place = next((place for place in (Path(), _EXAMPLE) if (place / "train.py").is_file()), _DEMO)
     workdir = "" if place == Path() else f" --workdir {shlex.quote(str(place))}"
     return f"train {options}{workdir} -- python train.py"

@@ -53,7 +53,7 @@ def remove_agent_files(
         entry.unlink(missing_ok=True)
     if files:
         said.append(f"Removed {len(files)} small files in {root}.")
-    _remove_if_empty(root / CHECKPOINTS)
+    _remove_unused_checkpoint_places(root / CHECKPOINTS)
     _remove_empty_directories(root / COPIES)
     left = sorted(entry.name for entry in root.iterdir())
     if left:
@@ -92,6 +92,16 @@ def _remove_tree(directory: Path) -> bool:
         return False
     remove_untrusted_trees(directory)
     return _remove_if_empty(directory)
+
+
+def _remove_unused_checkpoint_places(directory: Path) -> None:
+    """<namespace>/<job>: made by agents. What is below a job's is the job's own, and is not looked into."""
+    for namespace in _entries(directory):
+        if not namespace.is_symlink():
+            for job in _entries(namespace):
+                _remove_if_empty(job)
+        _remove_if_empty(namespace)
+    _remove_if_empty(directory)
 
 
 def _remove_empty_directories(directory: Path) -> None:

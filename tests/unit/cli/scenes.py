@@ -256,11 +256,18 @@ class Terminal(io.StringIO):
         return True
 
 
+class RealSession(Session):
+    """As if a kubeconfig had been named."""
+
+    is_real = True
+
+
 class Cli:
     """Runs command lines against a store that lives from one to the next. `drills`: the status each drill is given."""
 
     def __init__(self, state: Path, objects: Iterable[KObject] = (), *, drills: JsonObject | None = None) -> None:
         self.state = state
+        self.session = Session
         self._journal = MemoryJournal()
         self._objects = list(objects)
         self._drills = drills
@@ -270,7 +277,7 @@ class Cli:
     def run(self, *argv: str, tty: bool = False) -> Result:
         out, err = Terminal() if tty else io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(argv, Session(self.state, connect=self.connect, clock=lambda: NOW))
+            code = main(argv, self.session(self.state, connect=self.connect, clock=lambda: NOW))
         return Result(code, out.getvalue(), err.getvalue())
 
     def objects(self, kind: type[KObject]) -> list[Any]:

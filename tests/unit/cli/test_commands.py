@@ -10,7 +10,7 @@ import yaml
 from remuda import __version__
 from remuda.api.training import TrainingJob
 from remuda.cli.app import OTHER_NAMES, SECTIONS, TWO_MEANINGS, main
-from tests.unit.cli.scenes import Cli, a_job, machines, pods
+from tests.unit.cli.scenes import Cli, RealSession, a_job, machines, pods
 
 
 def test_the_help_begins_with_ten_everyday_commands() -> None:
@@ -101,6 +101,18 @@ def test_no_jobs_says_how_to_start_one_with_a_script_that_is_there(
     assert cli.run("jobs").out == hint.format(" --workdir examples/01-hello-gang")
     (tmp_path / "train.py").touch()
     assert cli.run("jobs").out == hint.format("")
+
+
+def test_no_jobs_on_a_real_cluster_names_what_runs_there(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a command without an image is refused."""
+    monkeypatch.chdir(tmp_path)
+    cli.session = RealSession
+    assert "train --gpus 1 --image IMAGE -- python3 /app/train.py\n" in cli.run("jobs").out
+    (tmp_path / "examples" / "01-hello-gang").mkdir(parents=True)
+    (tmp_path / "examples" / "01-hello-gang" / "job.yaml").touch()
+    assert "train -f examples/01-hello-gang/job.yaml\n" in cli.run("jobs").out
 
 
 def test_jobs_of_another_namespace_and_of_all(busy: Cli) -> None:

@@ -15,6 +15,12 @@ from tests.unit.cli.scenes import Cli
         (Refusal("Odd", "It is odd."), 2, "error: Odd: It is odd."),
         (Failed("Late", "It came late.", "Wait."), 1, "error: Late: It came late. Wait."),
         (NotFound('pods "x" not found'), 2, 'error: NotFound: pods "x" not found.'),
+        (
+            NotFound("the API answered 404: 404 page not found"),
+            2,
+            "error: NotInstalled: The cluster does not serve Remuda's kinds. Install Remuda on it (deploy/README.md), or name "
+            "another cluster: --kubeconfig, --context.",
+        ),
         (AlreadyExists("there it is"), 2, "error: AlreadyExists: there it is."),
         (Invalid("is bad. Do this.", fix="Do this."), 2, "error: Invalid: is bad. Do this."),
         (Conflict("changed"), 1, "error: Conflict: changed."),

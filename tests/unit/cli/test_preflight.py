@@ -14,6 +14,7 @@ from remuda.cli.jobs.preflight import (
     check_job_checkpoint,
     check_job_command,
     check_job_gpus,
+    check_job_image,
     check_job_workdir,
     default_job_topology,
 )
@@ -31,6 +32,13 @@ def refusal(check: object, *arguments: object) -> Refusal:
     with pytest.raises(Refusal) as caught:
         check(*arguments)
     return caught.value
+
+
+def test_a_cluster_that_runs_containers_wants_an_image() -> None:
+    check_job_image(job(image="python:3.12-slim"))
+    said = refusal(check_job_image, job())
+    assert said.reason == "NoImage"
+    assert "--image NAME" in said.fix
 
 
 def test_more_gpus_than_any_node_has() -> None:

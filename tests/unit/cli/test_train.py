@@ -14,7 +14,7 @@ from remuda.api.meta import KObject
 from remuda.api.training import TrainingJob
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
-from tests.unit.cli.scenes import Cli, Result, machines
+from tests.unit.cli.scenes import Cli, RealSession, Result, machines
 from tests.unit.cli.test_manifest import GOOD
 
 
@@ -262,13 +262,25 @@ def with_doors(count: int) -> list[KObject]:
 def test_a_job_whose_checkpoints_stay_on_the_disks_of_nodes_is_told_who_copies_them(
     tmp_path: Path, here: Path, doors: int, words: str
 ) -> None:
-    cluster = Cli(tmp_path, with_doors(doors))
-    result = train(cluster, "x", "--dry-run", "--image", "i", "--", "python", "train.py")
+    cluster, asked = Cli(tmp_path, with_doors(doors)), ("x", "--dry-run", "--image", "i", "--", "python", "train.py")
+    assert "note: Each node" not in train(cluster, *asked).err, "one machine is one disk"
+    cluster.session = RealSession
+    result = train(cluster, *asked)
     assert f"note: Each node keeps the checkpoints of its own ranks on its disk, {words}" in result.err
     assert "spec.checkpoint.volume" in result.err
 
 
 def test_a_job_whose_checkpoints_are_shared_is_told_nothing(cluster: Cli, here: Path) -> None:
     shared = "spec:\n  checkpoint: {volume: {nfs: {server: s, path: /p}}}"
-    (here / "shared.yaml").write_text(GOOD.replace("spec:", shared, 1))
-    assert "note: Each node" not in train(cluster, "-f", "shared.yaml", "--dry-run").err
+    named = GOOD.replace("spec:", shared, 1).replace("- command:", "- image: i\n              command:")
+    (here / "shared.yaml").write_text(named)
+    result = train(cluster, "-f", "shared.yaml", "--dry-run")
+    assert (result.code, "note: Each node" in result.err) == (0, False), result.err
+
+
+def test_a_real_cluster_is_not_sent_a_job_without_an_image(cluster: Cli) -> None:
+    cluster.session = RealSession
+    result = train(cluster, "x", "--", "python", "train.py")
+    assert (result.code, jobs(cluster)) == (2, [])
+    assert "NoImage" in result.err
+    assert train(cluster, "x", "--image", "python:3.12-slim", "--", "python", "train.py").code == 0

@@ -399,11 +399,13 @@ def down(session: Session, wait: float) -> None:
     show_default=True,
     help="Send the job from this program, or with `kubectl apply -f`.",
 )
-def demo(submit: str) -> int:
+@with_session
+def demo(session: Session, submit: str) -> int:
     """Start a cluster and a training job, break it in four ways, and check after each that it recovered as promised.
 
     Takes about a minute and leaves nothing behind. Exit code 1 when a promise was broken.
     """
+    session.need_embedded("demo")
     from rich.console import Console
 
     from remuda.cli.cluster.kubectl import find_kubectl

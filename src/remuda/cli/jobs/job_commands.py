@@ -42,7 +42,7 @@ def jobs(session: Session, all_namespaces: bool, form: str) -> None:
     if is_document(form):
         print_document(form, list_body(found))
     elif not found:
-        click.echo(f"No jobs. Start one: {session.command_line(train_example('--gpus 1'))}")
+        click.echo(f"No jobs. Start one: {session.command_line(train_example('--gpus 1', is_real=session.is_real))}")
     else:
         wide = form == "wide" or all_namespaces
         print_screen(render_jobs(found, session.clock(), make_console().width, wide=wide))

@@ -116,6 +116,19 @@ def topology_note(job: TrainingJob, nodes: Sequence[Node], devices: Sequence[Nod
     return ""
 
 
+def check_job_image(job: TrainingJob) -> None:
+    """For clusters that run containers, where nothing of this machine is."""
+    for role in job.spec.roles:
+        if not pod_spec(role).containers[0].image:
+            raise Refusal(
+                "NoImage",
+                f"Role {role.name} names no container image, and this cluster runs nothing else.",
+                "Name one that has python3 and your program: --image NAME, or `image:` in the file. "
+                "examples/01-hello-gang/job.yaml shows it.",
+                "image",
+            )
+
+
 def check_job_workdir(job: TrainingJob) -> None:
     for role in job.spec.roles:
         directory = pod_spec(role).containers[0].working_dir

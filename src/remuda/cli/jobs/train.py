@@ -113,7 +113,7 @@ class TrainFlags(msgspec.Struct, kw_only=True):
 @click.option(
     "--image",
     metavar="NAME",
-    help="Container image, for real clusters. `remuda up` runs no images: leave it out there.",
+    help="Container image; a real cluster needs one. `remuda up` runs no images: the command is a process of this machine.",
 )
 @click.option(
     "--workdir",
@@ -148,7 +148,12 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
             job, note = (from_file, "") if from_file else await _complete_job(cluster, asked, flags, name)
             ledgers = await _check_before_create(session, cluster, job)
             stuck = await _why_it_cannot_start(cluster, job)
-            notes = (note, stuck, _earlier_checkpoints_note(session, job), _unshared_checkpoints_note(job, ledgers))
+            notes = (
+                note,
+                stuck,
+                _earlier_checkpoints_note(session, job),
+                _unshared_checkpoints_note(session, job, ledgers),
+            )
             for line in filter(None, notes):
                 click.echo(f"note: {line}", err=True)
             if dry_run:
@@ -307,6 +312,8 @@ async def _check_before_create(
     from remuda.cli.allowed import list_if_allowed
     from remuda.cli.jobs import preflight
 
+    if session.is_real:
+        preflight.check_job_image(job)
     if _runs_on_this_machine(session, job):
         preflight.check_job_workdir(job)
         preflight.check_job_command(job, os.environ, os.path.dirname(sys.executable))
@@ -335,13 +342,11 @@ def _earlier_checkpoints_note(session: Session, job: TrainingJob) -> str:
     return f"Found checkpoints in {place}: training continues from them. Delete them to start from step 0."
 
 
-def _unshared_checkpoints_note(job: TrainingJob, ledgers: Sequence[NodeDevices] | None) -> str:
-    """Of a job with an image: it is for real nodes, each with a disk of its own. Those of an embedded cluster are one machine."""
+def _unshared_checkpoints_note(session: Session, job: TrainingJob, ledgers: Sequence[NodeDevices] | None) -> str:
+    """Real nodes have a disk each; those of a cluster that `remuda up` runs are one machine."""
     from remuda.api.checkpoint_volume import are_checkpoints_on_node_disks, node_disks_text, uncopied_nodes_text
-    from remuda.cli.jobs.preflight import pod_spec
 
-    has_image = any(pod_spec(role).containers[0].image for role in job.spec.roles)
-    if not has_image or not are_checkpoints_on_node_disks(job.spec):
+    if not session.is_real or not are_checkpoints_on_node_disks(job.spec):
         return ""
     takers = sum(bool(ledger.observed.door) for ledger in ledgers or ())
     if ledgers and takers < len(ledgers) and not job.spec.checkpoint.path:

@@ -7,7 +7,8 @@ and only what carries it is ever taken back.
 A drain asks first (`remuda.dev/drain-requested`): until the checkpoint's deadline gangs may save and move by
 themselves. Then they are evicted like all others, which were from the start; evictions ask the pods' disruption
 budgets. At the drain's deadline what is left is deleted, so a budget that can never be met costs the deadline and no
-more. Pods of DaemonSets and of the kubelet's own files stay.
+more. Pods of DaemonSets and of the kubelet's own files stay, and our own managers: where no other node would take them,
+nobody would be left to give the node back. They start again with it, and the one that leads elsewhere takes over.
 
 A node whose links go on into other nodes is recycled with all of its domain or not at all: a reboot takes the others'
 links down.
@@ -26,8 +27,10 @@ from remuda.api.names import (
     ANNOTATION_CORDONED_BY,
     ANNOTATION_DRAIN_REQUESTED,
     ANNOTATION_REMEDY_BY,
+    LABEL_APP,
     LABEL_CLIQUE,
     LABEL_GANG,
+    MANAGER_APP,
 )
 from remuda.api.remedies import Drain
 from remuda.core.devices.machine_models import known_machine_models, load_machine_model
@@ -172,7 +175,14 @@ class DrainPlan(msgspec.Struct, frozen=True):
 
 
 def has_to_be_drained(pod: Pod) -> bool:
-    return pod.is_live and _MIRROR not in pod.annotations and pod.owner("DaemonSet") is None
+    if not pod.is_live or _is_own_manager(pod):
+        return False
+    return _MIRROR not in pod.annotations and pod.owner("DaemonSet") is None
+
+
+def _is_own_manager(pod: Pod) -> bool:
+    """As deploy/manager.yaml makes it."""
+    return pod.labels.get(LABEL_APP) == MANAGER_APP and pod.spec.service_account_name == MANAGER_APP
 
 
 def plan_drain(pods: Mapping[str, Sequence[Pod]], drain: Drain, started: float, now: float) -> DrainPlan:

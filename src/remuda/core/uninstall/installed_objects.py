@@ -11,10 +11,11 @@ from remuda.api.kinds import OWN_KINDS
 from remuda.api.kubernetes.apps_v1 import Deployment
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, ConfigMap, Lease, Namespace
 from remuda.api.meta import Resource
+from remuda.api.names import AGENT_APP, LABEL_APP, MANAGER_APP
 
 SYSTEM = "remuda-system"
-MANAGER, AGENT, CLEAN = "remuda-manager", "remuda-agent", "remuda-clean"
-APP = "app.kubernetes.io/name"  # the label of their pods
+MANAGER, AGENT, CLEAN = MANAGER_APP, AGENT_APP, "remuda-clean"
+APP = LABEL_APP
 
 _RBAC, _POLICIES = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 DAEMON_SET = Resource("apps", "v1", "DaemonSet", "daemonsets")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from remuda.api.codec import from_wire, merge_patch, to_wire
 from remuda.api.kubernetes.core_v1 import Node, NodeSpec, Pod, Taint
@@ -22,6 +24,7 @@ from remuda.core.remedies.drain import (
 )
 from tests.builders.remedies import T0, a_pod, ledger, machine
 
+DEPLOY = Path(__file__).parents[4] / "deploy"
 DRAIN = Drain(checkpoint_seconds=60.0, deadline_seconds=300.0)
 
 
@@ -85,6 +88,17 @@ def test_pods_of_daemonsets_and_of_the_kubelet_stay() -> None:
     mirror = a_pod("static")
     meta = msgspec.structs.replace(mirror.metadata, annotations={"kubernetes.io/config.mirror": "x"})
     assert not has_to_be_drained(msgspec.structs.replace(mirror, metadata=meta))
+
+
+def test_our_own_managers_stay() -> None:
+    """On a cluster with no other node for them nobody would be left to open this one again."""
+    templates = [d for d in yaml.safe_load_all((DEPLOY / "manager.yaml").read_text()) if d["kind"] == "Deployment"]
+    (template,) = (body["spec"]["template"] for body in templates)
+    metadata = {"name": "remuda-manager-5b7d", "namespace": "remuda-system", **template["metadata"]}
+    manager = from_wire(Pod, {"metadata": metadata, "spec": template["spec"], "status": {"phase": "Running"}})
+    assert not has_to_be_drained(manager)
+    only_called_so = from_wire(Pod, {"metadata": metadata, "spec": {"containers": []}, "status": {"phase": "Running"}})
+    assert has_to_be_drained(only_called_so)
 
 
 def names(pods: tuple[Pod, ...]) -> list[str]:
