@@ -123,13 +123,10 @@ def test_objects_files_and_mounts_are_as_before(whole: WholeCluster, tmp_path: P
     see_same("the node's files", tree, lambda: node_tree(node))
     wait_until("the mounts to be as before", lambda: mounts() == mounted, seconds=PATIENCE_S)
     see_same("the cluster's objects", before, lambda: objects(whole))
-    unpublish(remuda)
+    allocatable = remuda.get("node", node.name)["status"]["allocatable"]
+    assert allocatable["nvidia.com/gpu"] == "0", (
+        "the name is the kubelet's to forget: slow_kubelet_grace.py waits for that"
+    )
     note(
         "kubelet, deploy/ as pods: uninstalled in the middle of a roll-out: objects, files of the node and mounts as before"
     )
-
-
-def unpublish(remuda: Installed) -> None:
-    """What a kubelet remembers of a plugin that is gone, for five minutes: slow_kubelet_grace.py waits them out."""
-    kept = remuda.get("node", remuda.cluster.node.name)["status"]["allocatable"]
-    assert kept["nvidia.com/gpu"] == "0"
