@@ -84,6 +84,10 @@ def see_same(what: str, before: dict[str, str], look: Any) -> None:
 @pytest.mark.timeout(600)
 def test_objects_files_and_mounts_are_as_before(whole: WholeCluster, tmp_path: Path) -> None:
     node = whole.node
+    of_pods = (node.places.pod_logs, node.places.kubelet_root / "pods")  # the kubelet's own, put away after their pods
+    wait_until(
+        "earlier tests' pods to be put away", lambda: not any(any(path.iterdir()) for path in of_pods), PATIENCE_S
+    )
     before, tree, mounted = objects(whole), node_tree(node), mounts()
     remuda = Installed(whole, with_cdi(deploy_manifests(tmp_path, f"--cdi-dir={CDI}")))
     remuda.install()
