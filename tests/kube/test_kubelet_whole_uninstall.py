@@ -62,6 +62,17 @@ def objects(cluster: WholeCluster) -> dict[str, Any]:
     return found
 
 
+def left_of_pods(cluster: WholeCluster) -> set[str]:
+    """Uids of pods that are gone, of which the kubelet still has directories and logs: it puts them away a while later."""
+    places = cluster.node.places
+    living = {pod["metadata"]["uid"] for pod in cluster.plane.request("GET", "/api/v1/pods").body["items"]}
+    return {
+        path.name.rpartition("_")[2]
+        for directory in (places.pod_logs, places.kubelet_root / "pods")
+        for path in directory.iterdir()
+    } - living
+
+
 def see_same(what: str, before: dict[str, str], look: Any) -> None:
     """Kubernetes and containerd take a while to put away what was deleted."""
     last: list[str] = []
@@ -84,10 +95,7 @@ def see_same(what: str, before: dict[str, str], look: Any) -> None:
 @pytest.mark.timeout(600)
 def test_objects_files_and_mounts_are_as_before(whole: WholeCluster, tmp_path: Path) -> None:
     node = whole.node
-    of_pods = (node.places.pod_logs, node.places.kubelet_root / "pods")  # the kubelet's own, put away after their pods
-    wait_until(
-        "earlier tests' pods to be put away", lambda: not any(any(path.iterdir()) for path in of_pods), PATIENCE_S
-    )
+    wait_until("what is left of earlier pods to be put away", lambda: not left_of_pods(whole), PATIENCE_S)
     before, tree, mounted = objects(whole), node_tree(node), mounts()
     remuda = Installed(whole, with_cdi(deploy_manifests(tmp_path, f"--cdi-dir={CDI}")))
     remuda.install()
