@@ -112,6 +112,7 @@ async def test_row_30_an_unhealthy_device_lowers_allocatable_and_reaches_the_pod
     rig: RealRig, api: HttpCluster
 ) -> None:
     async with running_agent(rig.real, api) as agent:
+        await see_healthy(rig, GPU, 8)  # the node's status may still count those of the agent before
         await see_counts(rig, GPU, 8, 8)
         await run_chosen(rig, "holder", "gpu-3", "gpu-4")
         agent.inject_fault("gpu-3", "xid-79")

@@ -38,6 +38,9 @@ def test_the_examples_run_as_written(remuda: Installed) -> None:
     see_phase(remuda, "cuda-vector-add", "Succeeded")
     assert {remuda.get("pod", name)["status"]["phase"] for name in ("mig-example", "mig-unknown")} == {"Pending"}
 
+    for name in ("03-vector-add", "04-mig"):
+        remuda.kubectl("delete", "-f", str(EXAMPLES / name))
+
     # Both together want all 48 devices of the node.
     for name in ("01-hello-gang", "02-progress-file"):
         remuda.kubectl("apply", "-f", str(EXAMPLES / name / "job.yaml"))

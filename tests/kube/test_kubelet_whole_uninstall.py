@@ -62,6 +62,17 @@ def objects(cluster: WholeCluster) -> dict[str, Any]:
     return found
 
 
+def left_of_pods(cluster: WholeCluster) -> set[str]:
+    """Uids of pods that are gone, of which the kubelet still has directories and logs: it puts them away a while later."""
+    places = cluster.node.places
+    living = {pod["metadata"]["uid"] for pod in cluster.plane.request("GET", "/api/v1/pods").body["items"]}
+    return {
+        path.name.rpartition("_")[2]
+        for directory in (places.pod_logs, places.kubelet_root / "pods")
+        for path in directory.iterdir()
+    } - living
+
+
 def see_same(what: str, before: dict[str, str], look: Any) -> None:
     """Kubernetes and containerd take a while to put away what was deleted."""
     last: list[str] = []
@@ -84,6 +95,7 @@ def see_same(what: str, before: dict[str, str], look: Any) -> None:
 @pytest.mark.timeout(600)
 def test_objects_files_and_mounts_are_as_before(whole: WholeCluster, tmp_path: Path) -> None:
     node = whole.node
+    wait_until("what is left of earlier pods to be put away", lambda: not left_of_pods(whole), PATIENCE_S)
     before, tree, mounted = objects(whole), node_tree(node), mounts()
     remuda = Installed(whole, with_cdi(deploy_manifests(tmp_path, f"--cdi-dir={CDI}")))
     remuda.install()
@@ -123,13 +135,10 @@ def test_objects_files_and_mounts_are_as_before(whole: WholeCluster, tmp_path: P
     see_same("the node's files", tree, lambda: node_tree(node))
     wait_until("the mounts to be as before", lambda: mounts() == mounted, seconds=PATIENCE_S)
     see_same("the cluster's objects", before, lambda: objects(whole))
-    unpublish(remuda)
+    allocatable = remuda.get("node", node.name)["status"]["allocatable"]
+    assert allocatable["nvidia.com/gpu"] == "0", (
+        "the name is the kubelet's to forget: slow_kubelet_grace.py waits for that"
+    )
     note(
         "kubelet, deploy/ as pods: uninstalled in the middle of a roll-out: objects, files of the node and mounts as before"
     )
-
-
-def unpublish(remuda: Installed) -> None:
-    """What a kubelet remembers of a plugin that is gone, for five minutes: slow_kubelet_grace.py waits them out."""
-    kept = remuda.get("node", remuda.cluster.node.name)["status"]["allocatable"]
-    assert kept["nvidia.com/gpu"] == "0"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from remuda.api.errors import Refusal
+from remuda.cli.app import main
 from remuda.cli.session import Session
 from remuda.runtime.state_dir import StateDir
 
@@ -98,3 +99,9 @@ def test_a_file_that_is_not_there_is_named(home: Path) -> None:
     session.choose(kubeconfig=home / "nowhere")
     with pytest.raises(Refusal, match="KubeconfigNotFound"):
         _ = session.access
+
+
+def test_the_demo_is_not_played_on_a_cluster_that_is_named(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It makes one of its own, so the name would have been ignored."""
+    assert main(["--kubeconfig", str(home / "named"), "demo"]) == 2
+    assert "EmbeddedOnly: `remuda demo`" in capfd.readouterr().err
