@@ -40,7 +40,7 @@ from remuda.api.meta import ObjectMeta
 from remuda.api.training import Member, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from remuda.core.health.peer_vouching import PeerPlace
 from remuda.kube.cluster import Cluster
-from remuda.link.copy_wire import BUFFER, CHUNK, VERB, bulk_streams
+from remuda.link.copy_wire import BUFFER, CHUNK, VERB, widen_copy_wire_streams
 from remuda.link.peer_certificates import PeerAuthority, PeerKey
 from remuda.link.peer_door import PeerDoor
 from remuda.runtime.copies_endpoint import CopyConfig
@@ -84,7 +84,7 @@ async def take_copies(root: Path) -> None:
         return "unsure"
 
     async def bare(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: str) -> None:
-        reader, writer = await bulk_streams(reader, writer)
+        reader, writer = await widen_copy_wire_streams(reader, writer)
         writer.write(b"go\n")
         while await reader.read(CHUNK):
             pass

@@ -36,7 +36,7 @@ from remuda.api.incidents import Incident, RemedyOutcome, SubjectKind
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import to_time
 from remuda.api.remedies import DEFAULT_POLICY, RemedyPolicy
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from remuda.core.remedies.limits import limit_of_share
 from remuda.core.remedies.rungs import device_remedies, is_under_remedy
 from remuda.kube.client.http_cluster import HttpCluster
@@ -258,7 +258,7 @@ async def _bound(cluster: HttpCluster, history: History, names: list[str]) -> fl
 
 
 async def _fill(cluster: HttpCluster, names: list[str], ask: QuarantineAsk) -> None:
-    model = load_machine_model(MODEL)
+    model = load_built_in_machine_model(MODEL)
     # The breaker is another thing; here half of a cluster fails and the limit alone decides.
     spec = {"limits": {"pool": ask.pool}, "breaker": {"share": "100%"}}
     await cluster.create(RemedyPolicy, {"metadata": {"name": DEFAULT_POLICY}, "spec": spec})

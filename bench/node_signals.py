@@ -43,8 +43,8 @@ from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.api.remedies import DEFAULT_POLICY, RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.verdicts import WORKERS, VerdictController
-from remuda.core.devices.machine_models import load_machine_model
-from remuda.core.remedies.rungs import device_remedies, is_rung_held_back, is_under_remedy
+from remuda.core.devices.machine_models import load_built_in_machine_model
+from remuda.core.remedies.rungs import device_remedies, is_remedy_held_back, is_under_remedy
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
@@ -291,7 +291,7 @@ class Tally:
         return WholeRun(
             incidents=len(every),
             twice=len(every) - len(subjects),
-            held_back=sum(map(is_rung_held_back, every)),
+            held_back=sum(map(is_remedy_held_back, every)),
             under_remedy=len(set(self._active.values())),
             most_under_remedy=self._most,
             limit=nodes * SHARE // 100,
@@ -326,7 +326,7 @@ async def _fill(api: LocalCluster, ask: SignalsAsk) -> None:
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
     limits = {"limits": {"pool": f"{SHARE}%"}, "breaker": {"share": "100%"}}
     await api.create(RemedyPolicy, {"metadata": {"name": DEFAULT_POLICY}, "spec": limits})
-    model = load_machine_model(MODEL)
+    model = load_built_in_machine_model(MODEL)
 
     async def make(number: int) -> None:
         name = node_name(number)

@@ -30,7 +30,7 @@ from remuda.core.scheduling.gang_placement import plan_placement
 from remuda.core.scheduling.waiting_gangs import gather_waiting_gangs
 from remuda.core.state.cluster_capacity import ClusterCapacity
 from remuda.core.state.leaving_nodes import leaving_state_of_node
-from remuda.core.state.snapshot import Snapshot, build_snapshot, devices_of_pod
+from remuda.core.state.snapshot import Snapshot, build_snapshot, snapshot_devices_of_pod
 from remuda.core.training.job_plan import plan_training
 from remuda.core.training.lent_spares import is_preemptible_pod, loan_reservations
 from remuda.core.training.planning_context import GangObserved, LendingView, TrainingPlan
@@ -202,8 +202,10 @@ class GangModel:
             pod=pod,
             report=self.reports.seen.get(pod.uid),
             progress=self.beats.get(pod.uid),
-            bad_device=self._judged(node, devices_of_pod(pod), (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)),
-            slow_device=self._judged(node, devices_of_pod(pod), (DeviceState.DEGRADED,)),
+            bad_device=self._judged(
+                node, snapshot_devices_of_pod(pod), (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)
+            ),
+            slow_device=self._judged(node, snapshot_devices_of_pod(pod), (DeviceState.DEGRADED,)),
             leaving=leaving_state_of_node(self.nodes[node]) if node in self.nodes else None,
             node_dead=node in self.dead,
         )

@@ -15,7 +15,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, TrainingJobStatus
 from remuda.core.state.leaving_nodes import leaving_state_of_node
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 from remuda.core.training.job_plan import plan_training
 from remuda.core.training.planning_context import GangObserved, TrainingPlan
 from tests.builders.gang_model import GangModel, Launcher
@@ -51,7 +51,7 @@ class Rules:
         for uid, pod in model.pods.now.items():
             if pod.spec.node_name in model.off:
                 self._note_once(uid, Cause.INFRA, "lost")
-            if any((pod.spec.node_name, device) in model.broken for device in devices_of_pod(pod)):
+            if any((pod.spec.node_name, device) in model.broken for device in snapshot_devices_of_pod(pod)):
                 self._note_once(uid, Cause.DEVICE, "broken")
         raised = status.attempt_raised_at
         if status.barrier == "Closed" and raised is not None and model.now - to_seconds(raised) > 10.0:
@@ -163,7 +163,7 @@ class Rules:
         model, status = self.model, self.model.status
         holders: dict[tuple[str, str], str] = {}
         for pod in model.pods.now.values():
-            for device in devices_of_pod(pod) if pod.spec.node_name and not pod.is_terminal else ():
+            for device in snapshot_devices_of_pod(pod) if pod.spec.node_name and not pod.is_terminal else ():
                 other = holders.setdefault((pod.spec.node_name, device), pod.name)
                 assert other == pod.name, f"{device} of {pod.spec.node_name} held by {other} and {pod.name}"
         ranks: dict[int, str] = {}
@@ -193,7 +193,7 @@ class Rules:
         """Whether some domain has room for the whole gang, counted device by device."""
         model = self.model
         held = [p for p in model.pods.now.values() if p not in model.gang or self._is_stuck(p)]
-        stuck = {(p.spec.node_name, d) for p in held for d in devices_of_pod(p)}
+        stuck = {(p.spec.node_name, d) for p in held for d in snapshot_devices_of_pod(p)}
         topology = model.status.placement.topology
         room: dict[str, int] = {}
         for name, node in model.nodes.items():
@@ -222,7 +222,9 @@ class Rules:
         for launcher in self.model.launchers.values() if not self.model.job.is_finished else ():
             pod = self.model.pods.now[launcher.uid]
             if launcher.cannot_stop and launcher.is_at_work and launcher.uid not in members:
-                usable = [d for d in devices_of_pod(pod) if self.model.snapshot().is_usable(pod.spec.node_name, d)]
+                usable = [
+                    d for d in snapshot_devices_of_pod(pod) if self.model.snapshot().is_usable(pod.spec.node_name, d)
+                ]
                 assert not usable, f"{pod.name} still runs on {usable}"
 
     def describe(self) -> str:

@@ -27,7 +27,7 @@ from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, Incid
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.training import Cause, Member, Progress, Recovery, Remedy, TrainingJob, TrainingJobStatus
-from remuda.core.devices.fault_codes import classify_fault
+from remuda.core.devices.fault_codes import classify_device_fault_code
 from remuda.core.health.correlation import DomainSuspect
 from remuda.core.incidents.device_incidents import plan_device_incidents
 from remuda.core.incidents.domain_incidents import plan_domain_incidents
@@ -138,7 +138,7 @@ def a_verdict(
         reason = source = ""
     message = f"{reason} happened." if reason else ""
     who, _, code = source.partition("/")
-    remedy = classify_fault(who, code).remedy.value if code else ""
+    remedy = classify_device_fault_code(who, code).remedy.value if code else ""
     return Verdict(device, state, reason, message, source, at(since), remedy=remedy, **more)
 
 

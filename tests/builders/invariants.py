@@ -24,7 +24,7 @@ from remuda.api.names import (
     ANNOTATION_TOPOLOGY_REQUIRED,
     LABEL_GANG,
 )
-from remuda.api.training import TrainingJob, TrainingJobStatus, gpus_of_role
+from remuda.api.training import TrainingJob, TrainingJobStatus, gpus_in_role_spec
 from remuda.embedded.apiserver.store import DELETED
 from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.embedded.node.training_model import SimulatedTraining
@@ -140,7 +140,7 @@ class Invariants:
     def _newly_bound(self, pod: Pod) -> None:
         places = _places(pod)
         job = self._job_of(pod)
-        if job is not None and len(places) != gpus_of_role(job.spec.roles[0]):
+        if job is not None and len(places) != gpus_in_role_spec(job.spec.roles[0]):
             self._broken("a pod gets what it asked for", f"{pod.name} got {places}")
         for place in places:
             # The same moment is no violation: nobody can have known.

@@ -23,7 +23,7 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.guarded_cluster import FencedCluster
 from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace
 from remuda.kube.runtime.leader_lease import LeaseTiming
-from remuda.kube.runtime.stall_watch import prove_hearing
+from remuda.kube.runtime.stall_watch import prove_stall_watch_hearing
 from remuda.runtime.control_plane import ControlPlane
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from tests.builders.processes import Processes
@@ -103,7 +103,7 @@ class ElectedPlanes:
             clock=clock,
             elapsed=asyncio.get_running_loop().time,
             jitter=cluster.chance.random,
-            renewed=lambda: prove_hearing(stalls, API, clock(), manager.name),
+            renewed=lambda: prove_stall_watch_hearing(stalls, API, clock(), manager.name),
         )
         await contender.lead(work)
 

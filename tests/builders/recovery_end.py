@@ -17,7 +17,7 @@ from remuda.api.meta import to_seconds
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.training import TrainingJob
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 from tests.builders.limit_rules import device_rungs, is_at_work
 from tests.builders.recoveries import GangPlan, RecoverySchedule
 from tests.builders.world import NAMESPACE, World
@@ -63,7 +63,7 @@ def _hangs(world: World, job: TrainingJob) -> bool:
 
 def plenty_of_room(world: World, plan: GangPlan) -> bool:
     """So many good, empty nodes in one rack that the whole gang fits, however it is placed. Less may do; that is not said."""
-    held = {p.spec.node_name for p in world.all_pods() if p.is_live and devices_of_pod(p)}
+    held = {p.spec.node_name for p in world.all_pods() if p.is_live and snapshot_devices_of_pod(p)}
     racks: Counter[str] = Counter()
     for name, node in world.cluster.machines.nodes.items():
         if name not in held and not node.is_lost and _is_good(world, name):
@@ -135,7 +135,7 @@ def _held_back(world: World, incident: Incident, record: RemedyRecord) -> str:
             is_so = not policies  # the built-in one takes its time
         case "DeviceInUse":
             is_so = any(
-                p.is_live and p.spec.node_name == subject.node and subject.device in devices_of_pod(p)
+                p.is_live and p.spec.node_name == subject.node and subject.device in snapshot_devices_of_pod(p)
                 for p in world.all_pods()
             )
         case "NodeInUse":
@@ -209,7 +209,7 @@ def wrong_holders(world: World) -> list[str]:
     for pod in world.all_pods():
         if not pod.is_live or pod.is_deleting or pod.namespace != NAMESPACE or not pod.metadata.owner_references:
             continue
-        for device in devices_of_pod(pod):
+        for device in snapshot_devices_of_pod(pod):
             since = world.remedies.out_since(pod.spec.node_name, device)
             if since is not None and world.now - since > FAR_S and _would_move(pod):
                 wrong.append(f"{pod.name} still holds {device} of {pod.spec.node_name}, out of use since {since:.1f}")

@@ -30,7 +30,7 @@ from remuda.api.kubernetes.core_v1 import Node, NodeSpec, Pod, PodSpec, PodStatu
 from remuda.api.meta import Condition, ObjectMeta, to_time
 from remuda.api.remedies import Action, Ladder, Limits, RemedyPolicy, RemedyPolicySpec, Rung, Soak
 from remuda.controllers.remedies import _remedy_devices_patch as devices_patch
-from remuda.core.remedies.drain import RecycleDomain, recycle_domain, remedy_node_patch
+from remuda.core.remedies.drain import RecycleDomain, domain_recycled_by_remedy, node_drain_patch_for_remedy
 from remuda.core.remedies.hook_objects import HookResult
 from remuda.core.remedies.ladder.climb import climb_ladder
 from remuda.core.remedies.ladder.types import LadderCase, LadderStep
@@ -129,7 +129,7 @@ class Bench:
         return LadderCase(
             incident=self.incident,
             policy=self.policy,
-            domain=recycle_domain(node, self.ledgers.get(node.name), self.nodes.values())
+            domain=domain_recycled_by_remedy(node, self.ledgers.get(node.name), self.nodes.values())
             if node
             else RecycleDomain("", ()),
             nodes=self.nodes,
@@ -151,7 +151,9 @@ class Bench:
         for node in list(self.nodes.values()):
             is_empty = node.name in step.cordon
             request = step.request if is_empty else None
-            patch = remedy_node_patch(node, name, hold=node.name in step.hold, cordon=is_empty, request=request)
+            patch = node_drain_patch_for_remedy(
+                node, name, hold=node.name in step.hold, cordon=is_empty, request=request
+            )
             self.nodes[node.name] = from_wire(Node, merge_patch(to_wire(node), patch))
         self.incident = msgspec.structs.replace(self.incident, status=step.status)
         for found in list(self.ledgers.values()):

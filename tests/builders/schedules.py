@@ -16,7 +16,7 @@ import msgspec
 from remuda.api.drills import DrillKind
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import Budgets, Cause, Member, TrainingJob
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.acts import Act, Actor, pick
 from tests.builders.stops import wrong_charges
@@ -340,7 +340,7 @@ class StrictActor(Actor):
             for other in world.jobs()
             for pod in world.pods(other.name)
             if pod.labels.get(LABEL_GANG) != job and not pod.is_terminal
-            for device in devices_of_pod(pod)
+            for device in snapshot_devices_of_pod(pod)
         }
         for name, node in world.cluster.machines.nodes.items():
             if not node.is_lost:

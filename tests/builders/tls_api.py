@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_api_socket
+from remuda.embedded.apiserver.asgi_server import listen_asgi_tcp, serve_asgi_socket
 from remuda.embedded.apiserver.connections import ConnectionLimits
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.security.token_guard import TokenGuard
@@ -38,13 +38,13 @@ class TlsApi:
         self._tls = certificates.prepare([], time.time())
         self._trust = ssl.create_default_context(cafile=str(certificates.ca))
         self._limits = limits
-        self._socket = sock or listen_tcp("127.0.0.1", 0)
+        self._socket = sock or listen_asgi_tcp("127.0.0.1", 0)
         self.port = int(self._socket.getsockname()[1])
 
     async def start(self) -> None:
         ready = asyncio.Event()
         guarded = TokenGuard(self.app, TOKEN)
-        served = serve_api_socket(guarded, self._socket, tls=self._tls, ready=ready, limits=self._limits)
+        served = serve_asgi_socket(guarded, self._socket, tls=self._tls, ready=ready, limits=self._limits)
         self._task = asyncio.create_task(served)
         await asyncio.wait_for(ready.wait(), PATIENCE_S)
 

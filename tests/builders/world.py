@@ -44,7 +44,7 @@ from remuda.api.training import (
     TrainingJobSpec,
 )
 from remuda.core.health.mass_silence import MassSilenceRule
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.embedded.node.simulated_runtime import SimulatedRuntime
@@ -461,7 +461,7 @@ class World:
 
         def is_hit(pod: Pod) -> bool:
             if order.type is DrillKind.DEVICE_FAIL:
-                return pod.spec.node_name == order.node and order.device in devices_of_pod(pod)
+                return pod.spec.node_name == order.node and order.device in snapshot_devices_of_pod(pod)
             return pod.name == order.pod if order.pod else pod.spec.node_name == order.node
 
         return tuple(sorted({p.labels.get(LABEL_GANG, "") for p in self._read_all(Pod) if is_hit(p)}))
@@ -489,7 +489,7 @@ class World:
     async def fail_device_of(self, pod: str, index: int = 0, code: str = "xid-79") -> None:
         found = self.pod(pod)
         assert found is not None, f"there is no pod {pod}"
-        device = devices_of_pod(found)[index]
+        device = snapshot_devices_of_pod(found)[index]
         await self.drill(DrillKind.DEVICE_FAIL, node=found.spec.node_name, device=device, code=code)
 
     def corrupt_newest(self, job: str, rank: int) -> int:

@@ -25,7 +25,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
 from remuda.api.names import RESOURCE_GPU
 from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_api_socket
+from remuda.embedded.apiserver.asgi_server import listen_asgi_tcp, serve_asgi_socket
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.launch.protocol import Hello, encode_launch_message
@@ -219,10 +219,10 @@ async def a_real_site(base: Path) -> AsyncIterator[RealSite]:
     await cluster.create(Namespace, {"metadata": {"name": "kube-node-lease"}})
     await cluster.create(Node, {"metadata": {"name": NODE}})
     await cluster.create(NodeDevices, {"metadata": {"name": NODE}})  # the manager's part
-    sock = listen_tcp("127.0.0.1", 0)
+    sock = listen_asgi_tcp("127.0.0.1", 0)
     ready = asyncio.Event()
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-    serving = asyncio.create_task(serve_api_socket(ApiServerApp(cluster, version="test"), sock, ready=ready))
+    serving = asyncio.create_task(serve_asgi_socket(ApiServerApp(cluster, version="test"), sock, ready=ready))
     await ready.wait()
     try:
         async with a_kubelet(plugins) as kubelet:

@@ -13,12 +13,12 @@ from typing import Any
 from remuda.agent.agent import Agent
 from remuda.agent.config import AgentConfig
 from remuda.agent.hardware.fake_backend import FakeBackend
-from remuda.api.codec import decode_json, encode, to_wire
+from remuda.api.codec import decode_json_with_codec, encode, to_wire
 from remuda.api.devices import LauncherReport, NodeDevices
 from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import ObjectMeta
 from remuda.api.training import Checkpoint, Failure, Member, PodTemplate, Role, TrainingJob, TrainingJobSpec
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.informer import Informer
@@ -79,7 +79,7 @@ class FakeLauncher:
             if isinstance(action, actions.Connect):
                 self._dial()
             elif isinstance(action, actions.Send) and self._send is not None:
-                self._send(decode_json(protocol.encode_launch_message(action.message)))
+                self._send(decode_json_with_codec(protocol.encode_launch_message(action.message)))
             elif isinstance(action, actions.SpawnChild):
                 self.child, self.env = action.attempt, action.env
                 self.runs.append(action.attempt)
@@ -108,7 +108,7 @@ class Rig:
 
     async def agent(self, rejoin_s: float = 5.0) -> Agent:
         config = AgentConfig(NODE, str(self.root / "alloc"), str(self.root / "checkpoints"), rejoin_s)
-        backend = FakeBackend(load_machine_model("dgx-h100"), NODE, time.time)
+        backend = FakeBackend(load_built_in_machine_model("dgx-h100"), NODE, time.time)
         agent = Agent(config, cluster=self.cluster, backend=backend, jobs=self.jobs, board=self.board, clock=time.time)
         await agent.start()
         await agent.flush()

@@ -137,8 +137,8 @@ async def test_jobs_of_others_cost_nothing(rig: Rig, agent: Agent, monkeypatch: 
         looked.append(launcher.uid)
         return real(job, launcher, site, now)
 
-    real = barrier_orders.plan_launcher_orders
-    monkeypatch.setattr(barrier_orders, "plan_launcher_orders", plan)
+    real = barrier_orders.plan_launcher_barrier_orders
+    monkeypatch.setattr(barrier_orders, "plan_launcher_barrier_orders", plan)
     for number in range(20):
         await rig.make_job("x", name=f"other-{number}")
     arrived = asyncio.Event()

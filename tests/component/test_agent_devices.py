@@ -17,7 +17,7 @@ from remuda.agent.hardware.hardware_backend import HardwareConfig
 from remuda.agent.hardware.vendor_backends import NvmlBackend
 from remuda.api.devices import DeviceState, ObservedDevice
 from remuda.api.errors import Refusal
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from remuda.core.health.ledger import judge_node
 from tests.component.agent_rig import Rig, a_rig
 from tests.unit.agent.hardware.rig import Library, build_library
@@ -34,7 +34,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 @pytest.fixture
 def backend() -> FakeBackend:
-    return FakeBackend(load_machine_model("dgx-h100"), NODE, time.time)
+    return FakeBackend(load_built_in_machine_model("dgx-h100"), NODE, time.time)
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def test_uuid_place_links_and_boot_are_reported(rig: Rig, backend: FakeBac
 
 
 async def test_row_13_a_boot_with_seven_of_eight_is_flagged(rig: Rig) -> None:
-    backend = FakeBackend(load_machine_model("dgx-h100"), NODE, time.time, missing=[5])
+    backend = FakeBackend(load_built_in_machine_model("dgx-h100"), NODE, time.time, missing=[5])
     async with an_agent(rig, backend):
         found = await rig.read()
         assert [s.code for s in found.observed.signals] == ["devices-missing"]
@@ -90,7 +90,7 @@ async def test_row_4_a_condition_that_ended_while_no_agent_was_there_ends(rig: R
     async with an_agent(rig, backend):
         backend.drop("gpu-2")
         await rig.until(lambda: codes(rig, "gpu-2") == ["device-missing"], "the device to be missed")
-    another = FakeBackend(load_machine_model("dgx-h100"), NODE, time.time)
+    another = FakeBackend(load_built_in_machine_model("dgx-h100"), NODE, time.time)
     async with an_agent(rig, another):
         await rig.until(lambda: not codes(rig, "gpu-2"), "the device to be back")
 
@@ -132,7 +132,7 @@ async def test_nvml_from_the_library_to_the_ledger(rig: Rig, tmp_path: Path) -> 
     (tmp_path / "lib").mkdir()
     library = Library(tmp_path, build_library(tmp_path / "lib"))
     config = HardwareConfig(
-        NODE, load_machine_model("dgx-h100"), tmp_path / "ids.json", poll_s=0.05, call_s=20.0, boot="boot-1"
+        NODE, load_built_in_machine_model("dgx-h100"), tmp_path / "ids.json", poll_s=0.05, call_s=20.0, boot="boot-1"
     )
     backend = NvmlBackend(config, time.time, environment=library.environment, root=tmp_path)
     async with an_agent(rig, backend) as agent:

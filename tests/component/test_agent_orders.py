@@ -18,7 +18,7 @@ from remuda.agent.orders.order_runner import OrderRules
 from remuda.api.codec import to_wire
 from remuda.api.devices import DeviceOrder, NodeDevices, OrderAnswer
 from remuda.api.meta import to_time
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from tests.builders.waiting import PATIENCE_S
 from tests.component.agent_rig import Rig, a_rig
 from tests.unit.agent.scene import NODE
@@ -30,7 +30,7 @@ class Orderer:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.agents: list[Agent] = []
-        self.backend = FakeBackend(load_machine_model("dgx-h100"), NODE, time.time)
+        self.backend = FakeBackend(load_built_in_machine_model("dgx-h100"), NODE, time.time)
         rig.devices.subscribe(self._changed)
 
     def _changed(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
@@ -241,7 +241,7 @@ async def test_what_was_under_way_when_the_agent_ended(orderer: Orderer) -> None
     await orderer.give("reset", "reset", "gpu-2")
     patch = {"status": {"answers": [to_wire(a) for a in left]}}
     await orderer.rig.cluster.patch(NodeDevices, NODE, patch, subresource="status")
-    rebooted = FakeBackend(load_machine_model("dgx-h100"), NODE, time.time)
+    rebooted = FakeBackend(load_built_in_machine_model("dgx-h100"), NODE, time.time)
     rebooted.reboot()
     await orderer.agent(*ALL, backend=rebooted)
     outcomes = {id: (await orderer.until(id)) for id in ("command", "reset", "probe", "reboot")}

@@ -17,8 +17,8 @@ from remuda.agent.copies.copy_ports import CopyMark, CopyNodeGone, CopyRefused, 
 from remuda.agent.copies.copy_store import CopyLimits, CopyStore
 from remuda.api.training import KeptCheckpoint, Progress, RankCopies, Resume
 from remuda.core.health.peer_vouching import PeerPlace
-from remuda.link.copy_wire import AskPut, WireMark, copy_line, dial_copies
-from remuda.link.peer_door import MAX_OPEN_FROM_ONE, ask_peers
+from remuda.link.copy_wire import AskPut, WireMark, copy_wire_line, dial_copy_wire
+from remuda.link.peer_door import MAX_OPEN_FROM_ONE, ask_peer_doors
 from tests.builders.copy_nodes import KEY, CopyNode, CopyNodes, training_job
 from tests.builders.waiting import PATIENCE_S, until
 
@@ -245,9 +245,9 @@ async def _abort(writer: asyncio.StreamWriter) -> None:
 
 async def test_an_asker_that_goes_away_in_the_middle_leaves_nothing(nodes: CopyNodes) -> None:
     home, holder = await pair(nodes)
-    reader, writer = await dial_copies("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
+    reader, writer = await dial_copy_wire("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
     ask = AskPut(KEY.namespace, KEY.name, KEY.uid, 0, WireMark(10, 1 << 20, "ab" * 32, 1))
-    writer.write(copy_line(ask))
+    writer.write(copy_wire_line(ask))
     assert b"go" in await reader.readline()
     writer.write(b"x" * 1000)
     await writer.drain()
@@ -296,7 +296,7 @@ async def test_nobody_without_a_certificate_of_the_manager_gets_a_word(nodes: Co
     thief = await stranger.add("home")
     try:
         with pytest.raises(OSError):  # noqa: PT011
-            await dial_copies("holder", "127.0.0.1", holder.port, thief.asker, PATIENCE_S)
+            await dial_copy_wire("holder", "127.0.0.1", holder.port, thief.asker, PATIENCE_S)
     finally:
         await stranger.stop()
 
@@ -334,14 +334,14 @@ async def test_copies_that_are_under_way_shut_out_nobody_who_asks_whether_the_ap
     )  # on a busy machine the first would be gone before the last is there
     home, holder = await pair(nodes)
     talks = [
-        await dial_copies("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
+        await dial_copy_wire("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
         for _ in range(2 * MAX_OPEN_FROM_ONE)
         if holder.service._open["home"] < 6
     ]
     with pytest.raises(OSError):  # noqa: PT011
-        await dial_copies("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
+        await dial_copy_wire("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
     place = PeerPlace("holder", "127.0.0.1", holder.port)
-    assert await ask_peers([place], home.asker, 30.0) == {"holder": "reaches"}
+    assert await ask_peer_doors([place], home.asker, 30.0) == {"holder": "reaches"}
     for _, writer in talks:
         writer.transport.abort()
 

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver import asgi_server, connection_gate
-from remuda.embedded.apiserver.asgi_server import listen_tcp
+from remuda.embedded.apiserver.asgi_server import listen_asgi_tcp
 from remuda.embedded.apiserver.connections import ConnectionLimits
 from remuda.embedded.apiserver.lanes import LaneName
 from remuda.embedded.apiserver.stream_seats import StreamSeats
@@ -102,7 +102,7 @@ class NoDescriptors(socket.socket):
 
 
 async def test_running_out_of_descriptors_stops_nothing_for_long(tmp_path: Path) -> None:
-    listening = NoDescriptors(fileno=listen_tcp("127.0.0.1", 0).detach())
+    listening = NoDescriptors(fileno=listen_asgi_tcp("127.0.0.1", 0).detach())
     listening.setblocking(False)
     server = TlsApi(tmp_path, LIMITS, listening)
     await server.start()

@@ -11,7 +11,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.remedies import RemedyPolicy
 from remuda.core.remedies.idle_devices import DEVICE_IDLE, GRACE_S
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 from tests.builders.foreign import bare, condition, deploy, one_running, running, tell
 from tests.builders.world import World
 
@@ -26,7 +26,7 @@ async def rule(world: World, action: str = "Warn", **more: Any) -> None:
 
 
 async def rest(world: World, pod: Pod, count: int | None = None, seconds: float = 0.0) -> None:
-    for device in devices_of_pod(pod)[:count]:
+    for device in snapshot_devices_of_pod(pod)[:count]:
         await world.drill(DrillKind.DEVICE_IDLE, node=pod.spec.node_name, device=device, seconds=seconds)
 
 

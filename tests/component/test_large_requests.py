@@ -116,7 +116,10 @@ class Threads:
 async def test_large_bodies_are_decoded_and_large_objects_patched_off_the_loop(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoding, patching = Threads(monkeypatch, "parse_object_body"), Threads(monkeypatch, "apply_patch_body")
+    decoding, patching = (
+        Threads(monkeypatch, "parse_object_body"),
+        Threads(monkeypatch, "handle_patch_of_served_object"),
+    )
     await wire.create(MAPS, config_map("small", 1_000))
     assert decoding.take() == "loop"
     await wire.create(MAPS, config_map("large", 2 * LARGE_BYTES))
@@ -128,7 +131,7 @@ async def test_large_bodies_are_decoded_and_large_objects_patched_off_the_loop(
 
 
 async def test_long_lists_are_written_off_the_loop(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    writing = Threads(monkeypatch, "render_page")
+    writing = Threads(monkeypatch, "list_page_in_answer_form")
     for number in range(object_handlers.LARGE_LIST):
         await wire.local.create(ConfigMap, {"metadata": {"name": f"m{number:04}", "namespace": "team"}})
     assert len((await wire.get(MAPS))["items"]) == object_handlers.LARGE_LIST
@@ -188,9 +191,14 @@ async def test_large_writes_are_judged_and_answered_off_the_loop(wire: Wire, mon
     note(admission_chain, "validate_object_fields")
     note(unhonoured_pods, "refused_pod_fields")
     note(admission_chain, "pod_field_warnings")
-    note(object_handlers, "render_object")
+    note(object_handlers, "object_in_answer_form")
     await wire.create(f"{TEAM}/pods", large_pod("a"))
-    assert sorted(threads) == ["pod_field_warnings", "refused_pod_fields", "render_object", "validate_object_fields"]
+    assert sorted(threads) == [
+        "object_in_answer_form",
+        "pod_field_warnings",
+        "refused_pod_fields",
+        "validate_object_fields",
+    ]
     assert set.union(*threads.values()) == {"api-large"}
 
 

@@ -28,12 +28,12 @@ from remuda.link.allocation_port import NodeAgentLink
 from remuda.link.device_plugin_port import ContainerDevices
 from remuda.runtime.node_agent import (
     AgentProcessConfig,
-    check_agent_process_config,
     check_kinds_installed,
+    check_node_agent_process_config,
     node_agent,
-    parse_replicas,
+    parse_node_agent_replicas,
 )
-from remuda.runtime.node_name_check import LOOK_S, WAIT_S, find_own_node
+from remuda.runtime.node_name_check import LOOK_S, WAIT_S, check_own_node_name_exists
 from remuda.runtime.peer_endpoint import PeerConfig
 from remuda.sim.virtual_time_loop import run_virtual
 from tests.builders.nodes import Outage
@@ -361,13 +361,13 @@ async def test_health_only_serves_nothing_and_still_says_who_has_what(site: Site
 )
 def test_what_cannot_work_is_refused_before_anything_is_touched(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(Refusal, match=reason):
-        check_agent_process_config(msgspec.structs.replace(AgentProcessConfig("n"), **fields))
+        check_node_agent_process_config(msgspec.structs.replace(AgentProcessConfig("n"), **fields))
 
 
 @pytest.mark.parametrize("text", ["gpu=2", "nvidia.com/gpu", "nvidia.com/gpu=two", "nvidia.com/gpu=-1"])
 def test_replicas_must_be_readable(text: str) -> None:
     with pytest.raises(Refusal, match="InvalidReplicas"):
-        parse_replicas((text,))
+        parse_node_agent_replicas((text,))
 
 
 class Bare:
@@ -412,7 +412,7 @@ def test_an_agent_of_no_node_waits_and_is_refused(nodes: list[str], fix: str) ->
             await api.create(Node, {"metadata": {"name": name}})
         began = asyncio.get_running_loop().time()
         with pytest.raises(Refusal, match="NodeNotFound: The cluster has no node `workr-1`") as caught:
-            await find_own_node(api, "workr-1")
+            await check_own_node_name_exists(api, "workr-1")
         assert fix in caught.value.fix
         assert asyncio.get_running_loop().time() - began == pytest.approx(WAIT_S)
 
@@ -422,7 +422,7 @@ def test_an_agent_of_no_node_waits_and_is_refused(nodes: list[str], fix: str) ->
 def test_an_agent_that_comes_before_its_node_goes_on_when_it_is_there() -> None:
     async def story() -> None:
         api = an_api()
-        waiting = asyncio.ensure_future(find_own_node(api, NODE))
+        waiting = asyncio.ensure_future(check_own_node_name_exists(api, NODE))
         await asyncio.sleep(WAIT_S / 2)
         assert not waiting.done()
         await api.create(Node, {"metadata": {"name": NODE}})
@@ -433,7 +433,7 @@ def test_an_agent_that_comes_before_its_node_goes_on_when_it_is_there() -> None:
 
 async def test_an_api_that_does_not_show_nodes_is_no_reason_to_end() -> None:
     shut: Any = Bare(ApiError("nodes is forbidden", code=403))
-    await find_own_node(shut, NODE)
+    await check_own_node_name_exists(shut, NODE)
 
 
 # --- the fence ----------------------------------------------------------------------------------------------------------

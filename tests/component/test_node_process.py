@@ -26,7 +26,7 @@ from remuda.embedded.node import pod_worker, process_tree, run_dir
 from remuda.embedded.node.container_environment import CONTAINER_ID
 from remuda.embedded.node.container_record import STATUS_UNKNOWN
 from remuda.embedded.node.runtime_port import ContainerKey
-from remuda.link.rank_logs import find_log_sections, read_log_section
+from remuda.link.rank_logs import find_log_sections, read_rank_log_section
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
 from tests.builders.runtimes import ProcessMachine
@@ -471,7 +471,7 @@ async def test_drills_on_a_real_launcher_and_its_log_by_attempt(machine: Machine
     sections = find_log_sections(machine.state / "logs", "default", "job")
     ran = [(s.attempt, s.rank, s.pod) for s in sections if s.attempt]
     assert ran == [(n, 0, "worker-0") for n in (1, 2, 3, 4)]
-    assert b"".join(read_log_section(next(s for s in sections if s.attempt == 1))).startswith(b"oo\n")
+    assert b"".join(read_rank_log_section(next(s for s in sections if s.attempt == 1))).startswith(b"oo\n")
 
 
 async def test_a_drill_on_a_plain_pod(machine: Machine) -> None:

@@ -13,7 +13,7 @@ import pytest
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.errors import Unavailable
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.runtime.agent_post import AgentPost
@@ -84,7 +84,7 @@ class Voice:
         post = AgentPost(self._state)
         post.take()
         voice = NodeVoice(self.config, api, agent, post, clock=self.loop.clock, elapsed=self.loop.time)
-        backend = FakeBackend(load_machine_model("dgx-h100"), NODE, self.loop.clock)
+        backend = FakeBackend(load_built_in_machine_model("dgx-h100"), NODE, self.loop.clock)
         self._running = asyncio.create_task(voice.run(RelayBoard(), backend))
         tasks = self._running, asyncio.create_task(post.watch())
         yield api

@@ -31,9 +31,9 @@ from remuda.api.training import Member, PodTemplate, Role, TrainingJob, Training
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S, liveness_lease_name
 from remuda.core.health.fence_bounds import fence_after_s
 from remuda.core.health.peer_holds import PeerHolds
-from remuda.core.health.peer_vouching import ANNOTATION_PEERS, read_peer_list
+from remuda.core.health.peer_vouching import ANNOTATION_PEERS, read_vouching_peers
 from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_api_socket
+from remuda.embedded.apiserver.asgi_server import listen_asgi_tcp, serve_asgi_socket
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.link.certificates import LinkCertificates
@@ -133,9 +133,9 @@ class Zone:
         certificates = LinkCertificates(self.base / "link")
         link = await self.manager.start("127.0.0.1", 0, certificates.prepare([LINK], time.time()))
         self._stack.push_async_callback(self.manager.stop)
-        sock, ready = listen_tcp("127.0.0.1", 0), asyncio.Event()
+        sock, ready = listen_asgi_tcp("127.0.0.1", 0), asyncio.Event()
         api = sock.getsockname()[1]
-        self._beside(serve_api_socket(ApiServerApp(self.cluster, version="test"), sock, ready=ready))
+        self._beside(serve_asgi_socket(ApiServerApp(self.cluster, version="test"), sock, ready=ready))
         await ready.wait()
         self._beside(self._see_leases())
         for name in NAMES:
@@ -191,7 +191,9 @@ class Zone:
 
     async def all_have_peers(self) -> bool:
         """As the API has it."""
-        lists = [read_peer_list((await self.lease(n)).metadata.annotations.get(ANNOTATION_PEERS, "")) for n in NAMES]
+        lists = [
+            read_vouching_peers((await self.lease(n)).metadata.annotations.get(ANNOTATION_PEERS, "")) for n in NAMES
+        ]
         return all(len(peers.nodes) == len(NAMES) - 1 for peers in lists)
 
     async def all_renew_again(self) -> None:

@@ -22,14 +22,14 @@ from remuda.core.health.peer_holds import PeerHolds
 from remuda.core.health.peer_vouching import CUT, UNSURE, PeerPlace, PeerStanding
 from remuda.kube.cluster import Cluster
 from remuda.link.peer_certificates import PeerAuthority, PeerKey
-from remuda.link.peer_door import MAX_OPEN_FROM_ONE, QUESTION, PeerDoor, ask_peers
+from remuda.link.peer_door import MAX_OPEN_FROM_ONE, QUESTION, PeerDoor, ask_peer_doors
 from remuda.link.peer_registry import PeerRegistry
 from remuda.link.progress_board import ProgressBoard
 from remuda.link.stream_client import Connection, LinkClient
 from remuda.link.stream_messages import LinkAskPeers, LinkPeers
 from remuda.link.stream_server import LinkServer
 from remuda.runtime import peer_endpoint
-from remuda.runtime.peer_endpoint import MOVED_AGAIN_S, PeerConfig, PeerEndpoint, join_peers
+from remuda.runtime.peer_endpoint import MOVED_AGAIN_S, PeerConfig, PeerEndpoint, serve_peer_endpoint
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.waiting import PATIENCE_S, until
 from tests.unit.link.test_past import pipe
@@ -291,7 +291,7 @@ async def test_only_the_word_of_the_node_that_was_meant_counts(authority: PeerAu
     me, good, odd = Peer("me", authority), Peer("good", authority), Peer("odd", authority, says="sure, run on")
     named, foreign = Peer("bad", authority), Peer("foreign", other, authority)
     places = [await good.open(), await odd.open(), await named.open("victim"), await foreign.open()]
-    answers = await ask_peers(places, me.asker, PATIENCE_S)
+    answers = await ask_peer_doors(places, me.asker, PATIENCE_S)
     assert answers == {"good": CUT}
     assert (named.asked, foreign.asked) == (0, 0), "they did not even learn that they were asked"
     for peer in (good, odd, named, foreign):
@@ -312,8 +312,8 @@ async def test_garbage_and_silence_are_no_answers_and_take_no_longer_than_a_roun
     me, good = Peer("me", authority), Peer("good", authority)
     servers = [await asyncio.start_server(what, "127.0.0.1", 0) for what in (garbage, silence)]
     places = [PeerPlace(f"p{s}", "127.0.0.1", server.sockets[0].getsockname()[1]) for s, server in enumerate(servers)]
-    assert await ask_peers([places[0], await good.open()], me.asker, PATIENCE_S) == {"good": CUT}
-    assert await ask_peers([places[1]], me.asker, 0.2) == {}
+    assert await ask_peer_doors([places[0], await good.open()], me.asker, PATIENCE_S) == {"good": CUT}
+    assert await ask_peer_doors([places[1]], me.asker, 0.2) == {}
     await shut(good.door)
     for server in servers:
         server.close()
@@ -324,7 +324,7 @@ async def test_without_a_certificate_of_the_managers_ca_there_is_no_word(authori
     place = await good.open()
     bare = ssl.create_default_context(cadata=authority.ca)
     for tls in (bare, stranger.asker):
-        assert await ask_peers([place], tls, PATIENCE_S) == {}
+        assert await ask_peer_doors([place], tls, PATIENCE_S) == {}
     assert good.asked == 0
     await shut(good.door)
 
@@ -355,7 +355,7 @@ async def test_connections_that_say_nothing_are_bounded_and_given_up(authority: 
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)  # those over the limit at once
         with contextlib.suppress(OSError):
             await asyncio.gather(*ends, return_exceptions=True)  # and the rest when their time is over
-        assert await ask_peers([place], me.asker, PATIENCE_S) == {"good": CUT}
+        assert await ask_peer_doors([place], me.asker, PATIENCE_S) == {"good": CUT}
     for _, writer in bare:
         writer.transport.abort()
     await shut(good.door)
@@ -370,7 +370,7 @@ async def test_an_agent_whose_port_is_still_taken_gets_its_door_when_the_one_bef
     new.fence.vouchers.clear()
     client = LinkClient("n0", nobody_there, str)
     config = PeerConfig("127.0.0.1", old.port)
-    joining = asyncio.create_task(join_peers(new.peers, new.fence, client, config))
+    joining = asyncio.create_task(serve_peer_endpoint(new.peers, new.fence, client, config))
     for _ in range(10):
         await asyncio.sleep(0.01)
     assert not joining.done()

@@ -10,7 +10,7 @@ from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.decisions import NewestStoredObjects
-from remuda.embedded.builtin.pod_field_events import describe_unhonoured_fields
+from remuda.embedded.builtin.pod_field_events import builtin_pod_field_event_message
 from remuda.embedded.pod_fields.judge_pod import PodHost
 from tests.builders.world import NAMESPACE, World, in_world
 
@@ -57,7 +57,7 @@ async def test_a_job_whose_pods_are_refused_says_why(world: World) -> None:
 def test_an_event_says_no_more_than_it_may() -> None:
     mounts = [{"name": f"v{n}", "mountPath": f"/{n}"} for n in range(50)]
     body = {**spec(volumeMounts=mounts), "volumes": [{"name": f"v{n}", "emptyDir": {}} for n in range(50)]}
-    said = describe_unhonoured_fields(body, PodHost(is_simulated=True))
+    said = builtin_pod_field_event_message(body, PodHost(is_simulated=True))
     assert len(said) <= 1024
     assert said.endswith("... See docs/compatibility.md")
-    assert describe_unhonoured_fields({"containers": [{"name": "main", "command": ["true"]}]}, PodHost()) == ""
+    assert builtin_pod_field_event_message({"containers": [{"name": "main", "command": ["true"]}]}, PodHost()) == ""

@@ -12,7 +12,7 @@ from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.log_source import LogQuery
 from remuda.embedded.apiserver.subresources import _parse_log_query
-from remuda.embedded.node.pod_logs import PodLogFiles, rfc3339
+from remuda.embedded.node.pod_logs import PodLogFiles, kubelet_log_timestamp
 from tests.builders.waiting import PATIENCE_S
 
 T = 1_800_000_000.0
@@ -73,7 +73,7 @@ async def test_since_gives_whole_lines(logs: Logs) -> None:
 async def test_lines_longer_than_a_read_stay_one_line(tmp_path: Path) -> None:
     logs = Logs(tmp_path)
     logs.write(b"x" * 200_000 + b"\nend\n", T)
-    stamp = rfc3339(T)
+    stamp = kubelet_log_timestamp(T)
     assert await logs.read(timestamps=True) == f"{stamp} {'x' * 200_000}\n{stamp} end\n"
     logs.write(b"more\n", T + 9)
     assert await logs.read(since=T + 5) == "more\n"

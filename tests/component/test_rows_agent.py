@@ -12,7 +12,12 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
 from remuda.core.health.agent_liveness import agent_silent_since, liveness_lease_name
 from remuda.embedded.node.devices.cdi import runtime_known_cdi_devices
-from remuda.runtime.node_agent import AgentProcessConfig, agent_config, node_agent, parse_report_timeouts
+from remuda.runtime.node_agent import (
+    AgentProcessConfig,
+    assemble_node_agent_config,
+    node_agent,
+    parse_node_agent_report_timeouts,
+)
 from tests.builders.evidence import note
 from tests.builders.nodes import Rig
 
@@ -38,7 +43,7 @@ def a_config(root: Path, *timeouts: str, cdi: str = "") -> AgentProcessConfig:
         backend="fake",
         model="dgx-h100",
         fence_s=0,
-        report_timeouts=parse_report_timeouts(timeouts),
+        report_timeouts=parse_node_agent_report_timeouts(timeouts),
         cdi_dir=cdi,
     )
 
@@ -68,15 +73,15 @@ async def test_row_48_without_a_limit_its_lease_never_runs_out(tmp_path: Path) -
 
 
 def test_row_48_limits_as_they_are_written(tmp_path: Path) -> None:
-    made = agent_config(a_config(tmp_path, "60", "gpu-3=120", "gpu-4=0"))
+    made = assemble_node_agent_config(a_config(tmp_path, "60", "gpu-3=120", "gpu-4=0"))
     assert (made.report_timeout_s, made.report_timeouts) == (60.0, {"gpu-3": 120.0, "gpu-4": 0.0})
-    assert agent_config(a_config(tmp_path)).report_timeout_s == 30.0
+    assert assemble_node_agent_config(a_config(tmp_path)).report_timeout_s == 30.0
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "=5", "gpu-3=", "gpu-3=x", "nan", "inf"])
 def test_row_48_a_limit_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Refusal, match="InvalidTimeout"):
-        parse_report_timeouts((text,))
+        parse_node_agent_report_timeouts((text,))
 
 
 async def test_row_26_a_start_of_the_agent_makes_the_specs_that_a_reboot_took(tmp_path: Path) -> None:

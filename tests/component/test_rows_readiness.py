@@ -12,7 +12,7 @@ from remuda.agent.agent_lateness import Lateness, LatenessRule, agent_lateness_a
 from remuda.agent.config import AgentConfig
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.drills import DrillKind
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from tests.builders.evidence import note
 from tests.builders.waiting import PATIENCE_S
 from tests.builders.world import World, play
@@ -56,7 +56,7 @@ def usable(agent: Agent) -> int:
 
 async def test_row_12_a_node_that_boots_short_hands_nothing_out_until_it_is_whole(tmp_path) -> None:  # type: ignore[no-untyped-def]
     async with a_rig(tmp_path) as rig:
-        backend = FakeBackend(load_machine_model("dgx-h100"), RIG_NODE, time.time, missing=[3])
+        backend = FakeBackend(load_built_in_machine_model("dgx-h100"), RIG_NODE, time.time, missing=[3])
         agent = await _agent(rig, backend)
         assert usable(agent) == 0
         await agent.stop()

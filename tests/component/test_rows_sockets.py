@@ -22,7 +22,7 @@ from remuda.api.devices import NodeDevices, PluginReport
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.names import RESOURCE_GPU as GPU
 from remuda.api.training import TrainingJob
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from remuda.embedded.node.devices.device_service import PLUGINS, KubeletDeviceSettings
 from remuda.embedded.node.devices.plugin_connections import PluginDeadlines
 from remuda.kube.runtime.informer import Informer
@@ -76,7 +76,7 @@ class Place(Rig):
         agent = Agent(
             AgentConfig(NODE, str(self.home / "alloc"), str(self.home / "checkpoints"), plugin_dir=self.plugins),
             cluster=self.cluster,
-            backend=FakeBackend(load_machine_model("dgx-h100"), NODE, time.time),
+            backend=FakeBackend(load_built_in_machine_model("dgx-h100"), NODE, time.time),
             jobs=self.jobs,
             board=ProgressBoard(),
             clock=time.time,

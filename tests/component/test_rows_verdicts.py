@@ -6,7 +6,7 @@ import pytest
 
 from remuda.api.devices import DeviceState
 from remuda.api.names import ANNOTATION_TOLERATE_DEGRADED
-from remuda.core.devices.fault_codes import DeviceRemedy, classify_fault
+from remuda.core.devices.fault_codes import DeviceRemedy, classify_device_fault_code
 from tests.builders.evidence import note
 from tests.builders.world import World, in_world
 from tests.component.world_rig import agent, create, gpus, held_by, only_observe, run_pods, screen, state_is, the_pod
@@ -57,7 +57,7 @@ async def test_row_33_the_look_back_is_the_jobs_to_set(world: World) -> None:
 def test_row_40_a_code_says_what_it_does_to_the_device_and_what_cures_it(
     code: str, state: DeviceState, remedy: DeviceRemedy
 ) -> None:
-    assert classify_fault("kmsg", code).remedy is remedy
+    assert classify_device_fault_code("kmsg", code).remedy is remedy
 
     @in_world(nodes=1, racks=1)
     async def story(world: World) -> None:

@@ -11,7 +11,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_PREEMPTIBLE, RESOURCE_GPU
 from remuda.api.training import Loan, Remedy, TrainingJob
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 from remuda.core.training.spare_lending import DEVICE_RECALLED, LEND_EVERY_S, SETTLED_S
 from tests.builders.world import NAMESPACE, World, in_world, training_job
 
@@ -46,7 +46,7 @@ def runs(world: World, name: str) -> bool:
 def where(world: World, name: str) -> tuple[str, tuple[str, ...]]:
     pod = world.pod(name)
     assert pod is not None
-    return pod.spec.node_name, devices_of_pod(pod)
+    return pod.spec.node_name, snapshot_devices_of_pod(pod)
 
 
 @in_world(nodes=5, racks=1)

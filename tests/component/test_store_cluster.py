@@ -17,10 +17,10 @@ from remuda.api.devices import NodeDevices
 from remuda.api.errors import AlreadyExists, ApiError, BadRequest, Conflict, Expired, Invalid, NotFound
 from remuda.api.kubernetes.core_v1 import Binding, ConfigMap, Lease, Namespace, Node, Pod
 from remuda.api.meta import JsonObject, KObject, ObjectMeta
-from remuda.api.selectors import parse_field_selector, parse_selector
+from remuda.api.selectors import parse_api_field_selector, parse_selector
 from remuda.api.training import TrainingJob
 from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import serve_unix
+from remuda.embedded.apiserver.asgi_server import serve_asgi_unix
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore, SqliteJournal
 from remuda.kube.client.http_cluster import HttpCluster
@@ -58,7 +58,7 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
         if request.param == "http":
             ready = asyncio.Event()
             server = asyncio.create_task(
-                serve_unix(ApiServerApp(local, version="test"), tmp_path / "api.sock", ready=ready)
+                serve_asgi_unix(ApiServerApp(local, version="test"), tmp_path / "api.sock", ready=ready)
             )
             stack.push_async_callback(_end, server)
             await asyncio.wait_for(ready.wait(), PATIENCE_S)
@@ -467,7 +467,7 @@ async def test_selectors(cluster: Cluster) -> None:
     await cluster.bind("b", "team", Binding("n1"))
 
     async def names(labels: str = "", fields: str = "") -> list[str]:
-        found = await cluster.list(Pod, labels=parse_selector(labels), fields=parse_field_selector(fields))
+        found = await cluster.list(Pod, labels=parse_selector(labels), fields=parse_api_field_selector(fields))
         return [pod.name for pod in found.items]
 
     assert await names("gang=g1") == ["a"]
@@ -533,7 +533,7 @@ async def test_a_selective_watch_sees_objects_come_and_go(cluster: Cluster) -> N
 async def test_a_watcher_is_told_only_of_what_it_selects(cluster: Cluster) -> None:
     await cluster.create(Pod, a_pod("a"))
     await cluster.bind("a", "team", Binding("n1"))
-    stream = cluster.watch(Pod, "", fields=parse_field_selector("spec.nodeName=n1"))
+    stream = cluster.watch(Pod, "", fields=parse_api_field_selector("spec.nodeName=n1"))
     async with asyncio.timeout(PATIENCE_S):
         assert (await anext(stream)).type == "ADDED"
         coming = asyncio.ensure_future(anext(stream))

@@ -18,7 +18,7 @@ from remuda.api.errors import ApiError, Refusal, Unavailable
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver import asgi_server
 from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import serve_unix
+from remuda.embedded.apiserver.asgi_server import serve_asgi_unix
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore, StoreEvent
 from remuda.embedded.apiserver.store.journal import CommitDone
@@ -235,7 +235,7 @@ async def test_the_socket_is_private_and_may_have_a_long_path(tmp_path: Path) ->
     uids = itertools.count()
     local = LocalCluster(ObjectStore(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
     ready = asyncio.Event()
-    task = asyncio.create_task(serve_unix(ApiServerApp(local), path, ready=ready))
+    task = asyncio.create_task(serve_asgi_unix(ApiServerApp(local), path, ready=ready))
     await asyncio.wait_for(ready.wait(), PATIENCE_S)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     async with HttpCluster(uds=path) as cluster:
@@ -255,7 +255,7 @@ async def test_a_dead_servers_socket_is_replaced_and_a_living_ones_is_not(tmp_pa
     dead.close()
     async with Server(path) as server:
         with pytest.raises(Refusal) as caught:
-            await serve_unix(server.app, path)
+            await serve_asgi_unix(server.app, path)
         assert caught.value.reason == "SocketInUse"
         assert (await server.ask("GET", "/healthz"))[0] == 200
 

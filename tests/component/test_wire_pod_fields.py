@@ -13,7 +13,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.cli.session import Session
 from remuda.kube.client.http_cluster import HttpCluster
-from remuda.kube.client.http_errors import warning_text
+from remuda.kube.client.http_errors import api_warning_of_answer_header
 from tests.component.wire_rig import APPLY, MERGE, TEAM, Wire
 
 PODS = f"{TEAM}/pods"
@@ -230,4 +230,4 @@ def test_a_command_prints_each_warning_once_and_nothing_that_steers_the_terminal
     ],
 )
 def test_warning_headers_are_read_as_they_were_written(header: str, text: str) -> None:
-    assert warning_text(header) == text
+    assert api_warning_of_answer_header(header) == text

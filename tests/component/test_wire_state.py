@@ -18,7 +18,7 @@ from remuda.api.errors import BadRequest, Refusal
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import serve_unix
+from remuda.embedded.apiserver.asgi_server import serve_asgi_unix
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import LogQuery
 from remuda.embedded.apiserver.store import ObjectStore, SqliteJournal
@@ -40,7 +40,7 @@ async def running(state: StateDir) -> AsyncIterator[LocalCluster]:
         local = LocalCluster(store, clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
         ready = asyncio.Event()
         app = ApiServerApp(local, extra={BACKUP_PATH: answer_backup(journal, state)})
-        task = asyncio.create_task(serve_unix(app, state.socket, ready=ready))
+        task = asyncio.create_task(serve_asgi_unix(app, state.socket, ready=ready))
         await asyncio.wait_for(ready.wait(), PATIENCE_S)
         try:
             yield local

@@ -15,7 +15,7 @@ import pytest_asyncio
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver import asgi_server, watch_streams
-from remuda.embedded.apiserver.asgi_server import listen_tcp
+from remuda.embedded.apiserver.asgi_server import listen_asgi_tcp
 from tests.builders.tls_api import HEAD, TlsApi
 from tests.builders.waiting import PATIENCE_S
 
@@ -110,5 +110,5 @@ async def test_a_watcher_that_does_not_read_is_cut_off(server: TlsApi, monkeypat
 
 async def test_a_port_in_use_is_refused(server: TlsApi) -> None:
     with pytest.raises(Refusal) as caught:
-        listen_tcp("127.0.0.1", server.port)
+        listen_asgi_tcp("127.0.0.1", server.port)
     assert caught.value.reason == "AddressNotUsable"

@@ -15,7 +15,7 @@ from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import serve_unix
+from remuda.embedded.apiserver.asgi_server import serve_asgi_unix
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from tests.builders.waiting import PATIENCE_S
@@ -50,7 +50,7 @@ class AppOnSocket:
 
     async def __aenter__(self) -> Self:
         ready = asyncio.Event()
-        self.task = asyncio.create_task(serve_unix(self.app, self.path, ready=ready))
+        self.task = asyncio.create_task(serve_asgi_unix(self.app, self.path, ready=ready))
         await asyncio.wait_for(ready.wait(), PATIENCE_S)
         self.session = aiohttp.ClientSession("http://remuda", connector=aiohttp.UnixConnector(str(self.path)))
         return self

@@ -21,11 +21,11 @@ from remuda.api.names import ANNOTATION_CORDONED_BY, ANNOTATION_DRAIN_REQUESTED,
 from remuda.api.remedies import Drain, Mode, RemedyPolicy, RemedyPolicySpec, Soak
 from remuda.api.training import TrainingJob
 from remuda.cli.devices.device_list import (
-    ledger_document,
-    ledger_entries,
-    notices_to_show,
+    device_list_document,
+    device_list_entries,
+    device_list_notices,
+    device_list_resource_counts,
     render_ledger,
-    resource_counts,
 )
 from remuda.core.remedies.rungs import device_remedies
 from remuda.embedded.node.node import EmbeddedNode
@@ -192,15 +192,20 @@ def screen(world: World) -> str:
     """`remuda devices`"""
     nodes, devices, pods = _everything(world)
     return text_of(
-        render_ledger(ledger_entries(nodes, devices, pods), world.loop.clock(), notices=notices_to_show(devices)), 400
+        render_ledger(
+            device_list_entries(nodes, devices, pods), world.loop.clock(), notices=device_list_notices(devices)
+        ),
+        400,
     )
 
 
 def listed(world: World) -> dict[str, Any]:
     """`remuda devices -o json`"""
     nodes, devices, pods = _everything(world)
-    return ledger_document(
-        ledger_entries(nodes, devices, pods), notices_to_show(devices), resource_counts(devices, pods)
+    return device_list_document(
+        device_list_entries(nodes, devices, pods),
+        device_list_notices(devices),
+        device_list_resource_counts(devices, pods),
     )
 
 

@@ -19,7 +19,7 @@ from remuda.api.remedies import RemedyPolicy, RemedyPolicySpec, Soak
 from remuda.api.training import DeviceFailedPolicy, Remedy
 from remuda.cli.faults.incident_screen import render_incident
 from remuda.core.foreign.device_failures import DEVICE_FAILED, DISRUPTION_TARGET, EVICT_FOR_S, RESTART_FOR_S
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 from remuda.embedded.node.runtime_port import ContainerKey
 from tests.builders.evidence import note
 from tests.builders.foreign import deploy, one_running, pods_of, read, running, seen_with, submit_job, tell
@@ -37,7 +37,7 @@ def test_row_31_a_crash_and_a_bad_device_are_one_incident(first: str) -> None:
     async def story(world: World) -> None:
         await submit_job(world, "batch", backoffLimit=3)
         pod = await one_running(world, "batch")
-        node, device = pod.spec.node_name, devices_of_pod(pod)[0]
+        node, device = pod.spec.node_name, snapshot_devices_of_pod(pod)[0]
 
         def crash() -> None:
             machine(world, node).runtime.kill(ContainerKey(pod.uid, "main"))
@@ -169,7 +169,7 @@ async def _delete(world: World) -> str:
     await world.fail_device_of(pod.name)
     await world.until(lambda: [p.uid for p in running(world, "web")] not in ([], [pod.uid]), 60.0)
     after = running(world, "web")[0]
-    assert (after.spec.node_name, devices_of_pod(after)) != (pod.spec.node_name, devices_of_pod(pod))
+    assert (after.spec.node_name, snapshot_devices_of_pod(after)) != (pod.spec.node_name, snapshot_devices_of_pod(pod))
     return f"its Job's next pod runs on another device after {world.now - begun:.1f} s"
 
 
@@ -268,12 +268,17 @@ def test_row_35_a_pod_that_restarts_for_ever_moves_to_a_healthy_device() -> None
         await world.until(lambda: [p.uid for p in running(world, "web")] not in ([], [before.uid]), 40.0)
         took = world.now - begun
         after = running(world, "web")[0]
-        assert (after.spec.node_name, devices_of_pod(after)) != (before.spec.node_name, devices_of_pod(before))
+        assert (after.spec.node_name, snapshot_devices_of_pod(after)) != (
+            before.spec.node_name,
+            snapshot_devices_of_pod(before),
+        )
         assert told, "the condition was never there"
         assert "deletionTimestamp" not in told[0]["metadata"], "the condition came after the end"
         said = next(c for c in told[0]["status"]["conditions"] if c["type"] == DEVICE_FAILED)
         assert said["reason"] == "Xid79"
-        assert all(word in said["message"] for word in (before.spec.node_name, devices_of_pod(before)[0], "xid-79"))
+        assert all(
+            word in said["message"] for word in (before.spec.node_name, snapshot_devices_of_pod(before)[0], "xid-79")
+        )
         await world.sleep(60.0)
         assert [p.uid for p in running(world, "web")] == [after.uid]
         assert "CrashLoopBackOff" not in waited

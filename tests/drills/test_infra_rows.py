@@ -13,12 +13,12 @@ from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_REPLACE_UNREACHABLE, ANNOTATION_RETRY_ADMISSION, RESOURCE_GPU
-from remuda.cli.devices.device_operations import release_resource
+from remuda.cli.devices.device_operations import release_device_resource_by_command
 from remuda.core.foreign.device_failures import DISRUPTION_TARGET
 from remuda.core.foreign.refused_pods import KEPT_PODS, LONGEST_RETRY_S
 from remuda.core.foreign.unreachable import NODE_UNREACHABLE
 from remuda.core.foreign.withheld_resources import BLACK_HOLE, FIRST_PROBE_S
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 from remuda.embedded.builtin.planners.pod_state import is_active_pod
 from tests.builders.evidence import note
 from tests.builders.foreign import (
@@ -245,7 +245,7 @@ def test_row_11_an_operator_gives_a_withheld_node_back() -> None:
     async def story(world: World) -> None:
         hole = await black_hole(world)
         await break_plugin(world, hole, undo=True, may_be_refused=True)
-        said = await release_resource(world.cluster.api, hole, RESOURCE_GPU)
+        said = await release_device_resource_by_command(world.cluster.api, hole, RESOURCE_GPU)
         await world.sleep(5.0)
         assert not world.devices(hole).withheld, "old evidence was counted again"
         note(f"remuda release {hole} --resource {RESOURCE_GPU}: {said}")
@@ -274,7 +274,7 @@ def test_row_20_a_pod_removed_by_force_keeps_its_devices_until_its_node_answers(
         await world.cluster.api.delete(Pod, before.name, NAMESPACE, grace_s=0)
         begun = world.now
         held = [d for h in world.devices(node).observed.holdings for d in h.devices]
-        assert set(devices_of_pod(before)) <= set(held)
+        assert set(snapshot_devices_of_pod(before)) <= set(held)
         after = await replaced(world, before, "web", 60.0)
         assert after.spec.node_name != node
         await world.until(lambda: not world.devices(node).observed.holdings, 120.0, "the node lets go once it answers")

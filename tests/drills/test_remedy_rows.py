@@ -18,8 +18,8 @@ from remuda.api.remedies import Action, Breaker, Hook, Ladder, Limits, Mode, Run
 from remuda.cli.faults.policies import ask_what_if
 from remuda.cli.faults.policy_screen import render_what_if
 from remuda.cli.session import Session
-from remuda.core.incidents.webhook_notices import breaker_notices
-from remuda.core.remedies.rungs import is_under_remedy, ladder_has_ended
+from remuda.core.incidents.webhook_notices import breaker_incident_notices
+from remuda.core.remedies.rungs import are_remedies_exhausted, is_under_remedy
 from remuda.kube.cluster import Cluster
 from remuda.runtime.state_dir import StateDir
 from tests.builders.evidence import note
@@ -187,7 +187,7 @@ def test_row_41_repair_climbs_and_then_stops_and_pages(monkeypatch: pytest.Monke
         hardware(world, FAULTY).reset = reset  # type: ignore[method-assign]
         await fail(world, heals="never")
         await world.until(
-            lambda: "ticket-1" in outcomes(world) and ladder_has_ended(device_incidents(world)[0]), 3000.0
+            lambda: "ticket-1" in outcomes(world) and are_remedies_exhausted(device_incidents(world)[0]), 3000.0
         )
         assert outcomes(world) == {
             "probe-1": "Failed",
@@ -267,7 +267,9 @@ async def test_row_42_a_storm_is_held_back_and_ends_by_itself(world: World) -> N
     assert 0 < most <= 2
     await world.sleep(130.0)
     assert not policy(world).status.breaker.open
-    assert [n.text for n in breaker_notices(policy(world))] == ["Breaker of policy default is closed. Remedies go on."]
+    assert [n.text for n in breaker_incident_notices(policy(world))] == [
+        "Breaker of policy default is closed. Remedies go on."
+    ]
     assert policy(world).status.held_back == 0
     note(
         f"8 of 10 nodes fail at once: breaker open, {status.held_back} held back, one device given back meanwhile; never "

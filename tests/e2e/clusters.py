@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
-from remuda.runtime.cluster_client import connect_to_state
+from remuda.runtime.cluster_client import cluster_client_for_state_dir
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig
@@ -103,5 +103,5 @@ class Up:
 
     @asynccontextmanager
     async def rig(self) -> AsyncIterator[Rig]:
-        async with connect_to_state(StateDir(self.state)) as api:
+        async with cluster_client_for_state_dir(StateDir(self.state)) as api:
             yield Rig(api, self.state)

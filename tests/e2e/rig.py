@@ -26,7 +26,7 @@ from remuda.api.meta import ObjectMeta
 from remuda.api.training import Failure, Member, PodTemplate, Role, Topology, TrainingJob, TrainingJobSpec
 from remuda.embedded.node import shim
 from remuda.kube.cluster import Cluster
-from remuda.link.rank_logs import find_log_sections, read_log_section
+from remuda.link.rank_logs import find_log_sections, read_rank_log_section
 from remuda.runtime.up_config import RACK_LABEL
 from tests.builders.waiting import PATIENCE_S, POLL_S, until
 
@@ -160,7 +160,7 @@ class Rig:
         found: dict[int, Started] = {}
         for section in find_log_sections(self.state / "logs", NAMESPACE, NAME):
             if section.attempt == attempt and section.rank is not None:
-                text = b"".join(read_log_section(section))
+                text = b"".join(read_rank_log_section(section))
                 line, whole, _ = text.partition(b"\n")
                 assert section.rank not in found, f"rank {section.rank} was started twice in attempt {attempt}"
                 if whole:
@@ -170,7 +170,7 @@ class Rig:
     def lines(self, attempt: int) -> list[str]:
         """Everything all ranks wrote in an attempt."""
         sections = [s for s in find_log_sections(self.state / "logs", NAMESPACE, NAME) if s.attempt == attempt]
-        return [line for s in sections for line in b"".join(read_log_section(s)).decode().splitlines()]
+        return [line for s in sections for line in b"".join(read_rank_log_section(s)).decode().splitlines()]
 
     async def all_started(self, attempt: int, ranks: int = RANKS) -> dict[int, Started]:
         async def all_there() -> bool:

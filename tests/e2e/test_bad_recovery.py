@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from remuda.embedded.apiserver.security.tokens import load_token
-from remuda.link.stream_messages import Downward, LinkHello, LinkRefused, link_line, read_link_downward
-from remuda.runtime.split_parts import split_node_token
+from remuda.embedded.apiserver.security.tokens import load_security_token
+from remuda.link.stream_messages import Downward, LinkHello, LinkRefused, link_message_line, read_downward_link_message
+from remuda.runtime.split_parts import split_part_node_token
 from remuda.runtime.state_dir import StateDir
 from tests.builders.waiting import until
 from tests.e2e.clusters import Up
@@ -18,8 +18,8 @@ PARTS = ("server", "manager", "nodes-1", "nodes-2")
 async def greeted(state: StateDir, node: str, token: str) -> Downward:
     reader, writer = await asyncio.open_unix_connection(str(state.link_socket))
     try:
-        writer.write(link_line(LinkHello(node, token)))
-        return read_link_downward(await reader.readline())
+        writer.write(link_message_line(LinkHello(node, token)))
+        return read_downward_link_message(await reader.readline())
     finally:
         writer.close()
 
@@ -44,8 +44,12 @@ async def test_a_split_cluster_refuses_what_is_not_its_own_and_leaves_nobody_beh
         ):
             code, said = await up.run(*words)
             assert (code, reason in said) == (2, True), said
-        secret = load_token(state.link_secret)
-        for node, token in (("node-02", split_node_token(secret, "node-01")), ("node-01", "guessed"), ("node-01", "")):
+        secret = load_security_token(state.link_secret)
+        for node, token in (
+            ("node-02", split_part_node_token(secret, "node-01")),
+            ("node-01", "guessed"),
+            ("node-01", ""),
+        ):
             answer = await greeted(state, node, token)
             assert isinstance(answer, LinkRefused)
             assert answer.reason == "NotThisNode"

@@ -18,7 +18,7 @@ from remuda.api.drills import DrillKind
 from remuda.api.training import Budgets, Failure, Member, TrainingJob
 from remuda.kube.runtime.informer import Informer
 from remuda.runtime.background_tasks import run_beside
-from remuda.runtime.cluster_client import connect_to_state
+from remuda.runtime.cluster_client import cluster_client_for_state_dir
 from remuda.runtime.state_dir import StateDir
 from tests.e2e.clusters import Up
 from tests.e2e.rig import NAMESPACE, Rig
@@ -115,7 +115,7 @@ async def test_losses_cost_no_step_that_was_safe(
     seed = random.randrange(1 << 32) if given is None else given
     print(f"seed {seed}, {losses} losses")
     chance = random.Random(seed)
-    async with connect_to_state(StateDir(state)) as api:
+    async with cluster_client_for_state_dir(StateDir(state)) as api:
         rig, openings, lost = Rig(api, state), Openings(), set[str]()
         jobs = Informer(api, TrainingJob)
         jobs.subscribe(openings.hear)

@@ -19,7 +19,7 @@ from remuda.api.errors import ApiError
 from remuda.api.incidents import Incident
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
 from remuda.api.meta import ObjectMeta
-from remuda.kube.client.rest_paths import reachable_http_socket_path
+from remuda.kube.client.rest_paths import rest_socket_path_within_limit
 from tests.builders.waiting import until
 from tests.e2e.clusters import Up
 from tests.e2e.rig import RANKS, Rig, kept, sweep
@@ -138,7 +138,7 @@ async def train_through(up: Up, tmp_path: Path, trouble: DiskTrouble) -> None:
 
 
 def ask(state: Path, path: str) -> tuple[int, str]:
-    with reachable_http_socket_path(state / "api.sock") as place, socket.socket(socket.AF_UNIX) as sock:
+    with rest_socket_path_within_limit(state / "api.sock") as place, socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(60)
         sock.connect(place)
         sock.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())

@@ -30,7 +30,7 @@ from remuda.api.drills import DrillKind
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import Failure, TrainingJob
-from remuda.runtime.cluster_client import connect_to_state
+from remuda.runtime.cluster_client import cluster_client_for_state_dir
 from remuda.runtime.state_dir import StateDir
 from tests.builders.waiting import PATIENCE_S, until
 from tests.e2e.clusters import Up
@@ -77,7 +77,7 @@ def up(state: Path) -> Iterator[Up]:
 
 @asynccontextmanager
 async def attached(state: Path) -> AsyncIterator[Rig]:
-    async with connect_to_state(StateDir(state)) as api:
+    async with cluster_client_for_state_dir(StateDir(state)) as api:
         yield Rig(api, state)
 
 

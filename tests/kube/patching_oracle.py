@@ -162,11 +162,11 @@ class Oracle:
                     raise AssertionError(step.how)
             if step.how != "apply":
                 if wrong := [
-                    each for each in patching.find_schema_faults(ours, target.schema.root) if each.kind == "type"
+                    each for each in patching.find_patch_schema_faults(ours, target.schema.root) if each.kind == "type"
                 ]:
                     raise Invalid(str(wrong))
-                ours = patching.settle_body(ours, target.schema)
-            elif patching.settle_body(ours, target.schema) != ours:
+                ours = patching.settle_body_by_patch_schema(ours, target.schema)
+            elif patching.settle_body_by_patch_schema(ours, target.schema) != ours:
                 raise Invalid("a null that the schema of a custom kind does not allow")
         except ApiError as error:
             return None, error

@@ -25,7 +25,7 @@ from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import MemoryJournal
-from remuda.embedded.builtin import run_builtin
+from remuda.embedded.builtin import run_builtin_controllers
 from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.embedded.builtin.planners.pod_state import is_active_pod
 from remuda.kube.client.http_cluster import HttpCluster
@@ -315,7 +315,7 @@ async def embedded(story: Story, namespace: str) -> JsonObject:
     store = ObjectStore(MemoryJournal())
     api = LocalCluster(store, clock=time.time, new_uid=lambda: f"uid-{next(numbers)}", admission=AdmissionChain)
     try:
-        controllers = run_builtin(api, time.time, lambda: 0.5)
+        controllers = run_builtin_controllers(api, time.time, lambda: 0.5)
         return await play(api, story, namespace, controllers, GarbageCollector(api).run(time.time))
     finally:
         await store.close()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from remuda.api.checkpoint_volume import node_disks_text
+from remuda.api.checkpoint_volume import missing_checkpoint_volume_text
 from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_DEVICES
@@ -153,8 +153,8 @@ async def test_whoever_submits_a_job_is_told_that_its_checkpoints_stay_on_nodes(
     assert await told(volume={"persistentVolumeClaim": {"claimName": "c"}}) == []
     assert await told(volume={"persistentVolumeClaim": {"claimName": "c"}}, path="/data") == []
     (said,) = await told(typicalSeconds=3)
-    assert _says(said, node_disks_text(TrainingJobSpec()))
-    path_alone = node_disks_text(TrainingJobSpec(checkpoint=Checkpoint(path="/data")))
+    assert _says(said, missing_checkpoint_volume_text(TrainingJobSpec()))
+    path_alone = missing_checkpoint_volume_text(TrainingJobSpec(checkpoint=Checkpoint(path="/data")))
     (said,) = await told(path="/data")
     assert _says(said, path_alone), "a path is a directory of the node, and nobody copies what is in it"
     (said,) = await told(mounts=["/database"], path="/data/ckpt")

@@ -169,7 +169,7 @@ async def test_the_promises_hold_on_a_real_api_server(heart: Heart) -> None:
     # (a) a process is killed: everybody restarts in place.
     await heart.strike(DrillKind.PROCESS_KILL, calm.job.status.members[3])
     restarted = await heart.after(attempt=2)
-    assert promises.broken_restart_in_place(calm, restarted) == []
+    assert promises.demo_promises_broken_by_restart(calm, restarted) == []
     assert heart.launchers() == launchers, "launchers must live on"
 
     # (b) a device fails: the spare takes the rank in the same rack, the others keep pod and devices.
@@ -179,8 +179,8 @@ async def test_the_promises_hold_on_a_real_api_server(heart: Heart) -> None:
     await heart.fail_device(victim.node, victim.devices[0])
     promoted = await heart.after(attempt=3)
     bad = (victim.node, victim.devices[0])
-    assert promises.broken_by_device(before, promoted, 1, bad, by_spare=True) == []
-    await heart.until("a fresh spare", lambda job: not promises.broken_spare(before, job))
+    assert promises.demo_promises_broken_by_device(before, promoted, 1, bad, by_spare=True) == []
+    await heart.until("a fresh spare", lambda job: not promises.demo_promises_broken_by_spare(before, job))
     await events_tell_of_it(heart)
 
 

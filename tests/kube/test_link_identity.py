@@ -17,7 +17,14 @@ from remuda.api.meta import to_time
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.link.progress_board import Heartbeat, ProgressBoard
-from remuda.link.stream_messages import Downward, LinkHello, LinkRefused, LinkWelcome, link_line, read_link_downward
+from remuda.link.stream_messages import (
+    Downward,
+    LinkHello,
+    LinkRefused,
+    LinkWelcome,
+    link_message_line,
+    read_downward_link_message,
+)
 from remuda.link.stream_server import LinkServer
 from remuda.runtime.link_endpoint import LINK, LinkConfig, ManagerDialler, RelayBoard, link_dialled, link_served
 from tests.builders.waiting import PATIENCE_S
@@ -109,8 +116,8 @@ async def until(holds: Callable[[], Any]) -> None:
 async def say_hello(manager: Manager, node: str, token: str) -> Downward:
     reader, writer = await ManagerDialler(manager.api, SPACE)()
     try:
-        writer.write(link_line(LinkHello(node, token)))
-        return read_link_downward(await reader.readline())
+        writer.write(link_message_line(LinkHello(node, token)))
+        return read_downward_link_message(await reader.readline())
     finally:
         writer.close()
 

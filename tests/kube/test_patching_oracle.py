@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from remuda.embedded.apiserver.patching import builtin_kind_schema, structural_kind_schema
+from remuda.embedded.apiserver.patching import builtin_kind_schema, custom_kind_patch_schema
 from tests.builders.patches import GADGET_SCHEMA, MANAGERS, Maker
 from tests.kube.control_plane import ControlPlane
 from tests.kube.patching_cases import CONFIG_MAPS, DEPLOYMENTS, EVERY_KIND, GADGETS, PODS, SERVICES
@@ -31,7 +31,7 @@ CONFIG_MAP = target("v1", "ConfigMap", "configmaps")
 POD = target("v1", "Pod", "pods")
 SERVICE = target("v1", "Service", "services")
 DEPLOYMENT = target("apps/v1", "Deployment", "deployments")
-GADGET = Target(f"{GROUP}/v1", "Gadget", "gadgets", structural_kind_schema(GADGET_SCHEMA, has_status=True))
+GADGET = Target(f"{GROUP}/v1", "Gadget", "gadgets", custom_kind_patch_schema(GADGET_SCHEMA, has_status=True))
 CRD: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",

@@ -16,7 +16,7 @@ import pytest_asyncio
 from remuda.api.errors import AlreadyExists, ApiError, BadRequest, Conflict, Invalid, NotFound, Refusal, Unavailable
 from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace, Node, Pod
 from remuda.api.meta import ObjectMeta
-from remuda.api.selectors import parse_field_selector, parse_selector
+from remuda.api.selectors import parse_api_field_selector, parse_selector
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Unauthorized
 from remuda.kube.client.kubeconfig import load_kubeconfig
@@ -198,7 +198,7 @@ async def test_lists_come_in_pages_of_one_version(
         assert len({page.resource_version for page in pages}) == 1
         odd = await paged.list(Lease, namespace, labels=parse_selector("odd=1"))
         assert [lease.name for lease in odd.items] == ["l1", "l3", "l5"]
-        one = await paged.list(Lease, namespace, fields=parse_field_selector("metadata.name=l4"))
+        one = await paged.list(Lease, namespace, fields=parse_api_field_selector("metadata.name=l4"))
         assert [lease.name for lease in one.items] == ["l4"]
         assert len((await paged.list(Lease, namespace)).items) == 10
 

@@ -32,7 +32,7 @@ from remuda.runtime.agent_files import remove_agent_files
 from remuda.runtime.link_endpoint import LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, run_manager
 from remuda.runtime.node_agent import AgentProcessConfig, node_agent
-from remuda.runtime.uninstall import Uninstall, UninstallOptions, untyped_kind
+from remuda.runtime.uninstall import Uninstall, UninstallOptions, untyped_kind_for_uninstall_run
 from tests.builders.waiting import PATIENCE_S, until
 from tests.kube.control_plane import ControlPlane
 from tests.kube.deployed import DEPLOY, HERE, SPACE, THERE, Watched, agents_pod, as_user, token_of
@@ -107,7 +107,7 @@ async def play_kubelets(api: HttpCluster) -> None:
 
 async def bind_daemon_pods(api: HttpCluster) -> None:
     """As a scheduler would: such a pod names its node."""
-    for pod in (await api.list(untyped_kind(Pod.resource))).items:
+    for pod in (await api.list(untyped_kind_for_uninstall_run(Pod.resource))).items:
         if pod.owner("DaemonSet") is not None and not pod.spec.get("nodeName"):
             terms = pod.spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
             (field,) = terms["nodeSelectorTerms"][0]["matchFields"]
@@ -181,11 +181,11 @@ class Parts:
 
 
 async def _is_gone(api: HttpCluster, kind: str, name: str) -> bool:
-    from remuda.core.uninstall.installed_objects import workloads_of
+    from remuda.core.uninstall.installed_objects import workloads_to_uninstall
 
-    each = next(o for o in workloads_of(SPACE) if o.name == name and kind.endswith(o.resource.kind))
+    each = next(o for o in workloads_to_uninstall(SPACE) if o.name == name and kind.endswith(o.resource.kind))
     try:
-        return (await api.get(untyped_kind(each.resource), name, SPACE)).is_deleting
+        return (await api.get(untyped_kind_for_uninstall_run(each.resource), name, SPACE)).is_deleting
     except ApiError:
         return True
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from remuda.core.training.job_pods import build_job_pod
-from remuda.runtime.manager_process import manager_kubelet_form
+from remuda.runtime.manager_process import manager_process_kubelet_form
 from tests.builders.gangs import a_job
 from tests.builders.waiting import wait_until
 from tests.kube.control_plane import ControlPlane, Response
@@ -208,7 +208,7 @@ def a_pod(gpus: int = 0, name: str = "one", namespace: str = "default") -> dict[
     body = build_job_pod(job, job.spec.roles[0], 0, spare=False, domain="")
     body["metadata"] |= {"name": name, "namespace": namespace}
     body["metadata"]["ownerReferences"][0]["uid"] = "6f0c2a0e-0000-4000-8000-000000000001"
-    return copy.deepcopy(manager_kubelet_form("/var/lib/remuda").rewrite(body))
+    return copy.deepcopy(manager_process_kubelet_form("/var/lib/remuda").rewrite(body))
 
 
 def pods(namespace: str = "default") -> str:

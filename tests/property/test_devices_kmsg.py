@@ -11,8 +11,8 @@ from remuda.core.devices.kernel_log import (
     KernelLogCursor,
     KernelLogGap,
     KernelLogParser,
-    parse_kernel_record,
-    pci_address,
+    kernel_log_pci_address,
+    parse_kernel_log_record,
     recognise_kernel_fault,
 )
 
@@ -44,7 +44,7 @@ def test_any_line_is_a_fault_with_an_address_and_a_code_or_nothing(text: str) ->
     found = recognise_kernel_fault(text)
     if found is not None:
         pci, code = found
-        assert pci == pci_address(pci)
+        assert pci == kernel_log_pci_address(pci)
         assert code == code.lower().strip()
         assert code.split("-")[0] in ("xid", "sxid", "recovery", "nvrm", "aer", "amd")
 
@@ -53,7 +53,7 @@ def test_any_line_is_a_fault_with_an_address_and_a_code_or_nothing(text: str) ->
 @given(text=TEXT, seq=st.integers(0, 10**9), usec=st.integers(0, 10**12), number=st.integers(0, 191))
 def test_what_the_kernel_writes_is_read_back(text: str, seq: int, usec: int, number: int) -> None:
     plain = text.replace("\n", " ").replace("\\", "/")
-    record = parse_kernel_record(f"{number},{seq},{usec},-;{plain}\n SUBSYSTEM=pci\n".encode())
+    record = parse_kernel_log_record(f"{number},{seq},{usec},-;{plain}\n SUBSYSTEM=pci\n".encode())
     assert record is not None
     assert (record.priority, record.facility) == (number % 8, number // 8)
     assert (record.seq, record.usec, record.text) == (seq, usec, plain)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.core.devices.links import device_chooser_named, device_chooser_of
+from remuda.core.devices.links import machine_model_chooser, machine_model_chooser_named
 from remuda.core.devices.machine_models import (
     MachineModel,
     known_machine_models,
-    load_machine_model,
+    load_built_in_machine_model,
     parse_machine_model,
 )
 
@@ -46,7 +46,7 @@ def unpack(mask: int) -> tuple[int, ...]:
 
 
 def check_best(model: MachineModel, free: int, count: int, must: int = 0) -> None:
-    choice = device_chooser_of(model).best(free, count, must)
+    choice = machine_model_chooser(model).best(free, count, must)
     chosen = unpack(choice.mask)
     sets = [s for s in combinations(unpack(free), count) if set(unpack(must)) <= set(s)]
     best = max(total(model, s) for s in sets)
@@ -65,7 +65,7 @@ def check_best(model: MachineModel, free: int, count: int, must: int = 0) -> Non
 @STEPS
 @given(data=st.data())
 def test_the_chosen_set_is_the_exhaustive_optimum(name: str, data: st.DataObject) -> None:
-    model = load_machine_model(name)
+    model = load_built_in_machine_model(name)
     free = data.draw(st.integers(1, (1 << len(model.devices)) - 1))
     check_best(model, free, data.draw(st.integers(0, free.bit_count())))
 
@@ -74,7 +74,7 @@ def test_the_chosen_set_is_the_exhaustive_optimum(name: str, data: st.DataObject
 @STEPS
 @given(data=st.data())
 def test_also_with_devices_that_must_be_in_it(name: str, data: st.DataObject) -> None:
-    model = load_machine_model(name)
+    model = load_built_in_machine_model(name)
     free = data.draw(st.integers(1, (1 << len(model.devices)) - 1))
     must = data.draw(st.integers(0, (1 << len(model.devices)) - 1)) & free
     check_best(model, free, data.draw(st.integers(must.bit_count(), free.bit_count())), must)
@@ -82,7 +82,7 @@ def test_also_with_devices_that_must_be_in_it(name: str, data: st.DataObject) ->
 
 @pytest.mark.parametrize("name", ["two-socket-4x-pcie", "l40s-4x-pcie", "dgx-a100"])
 def test_every_mask_and_count_of_small_models(name: str) -> None:
-    model = load_machine_model(name)
+    model = load_built_in_machine_model(name)
     for free in range(1 << len(model.devices)):
         for count in range(free.bit_count() + 1):
             check_best(model, free, count)
@@ -90,12 +90,12 @@ def test_every_mask_and_count_of_small_models(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["two-socket-4x-pcie", "l40s-4x-pcie"])
 def test_a_pair_never_crosses_the_socket_while_a_pair_of_one_socket_is_free(name: str) -> None:
-    model = load_machine_model(name)
+    model = load_built_in_machine_model(name)
     for free in range(1 << len(model.devices)):
         sockets = [model.socket(model.devices[i].numa) for i in unpack(free)]
         if len(sockets) < 2:
             continue
-        chosen = unpack(device_chooser_named(name).best(free, 2).mask)
+        chosen = unpack(machine_model_chooser_named(name).best(free, 2).mask)
         crosses = len({model.socket(model.devices[i].numa) for i in chosen}) > 1
         assert crosses == all(sockets.count(s) < 2 for s in sockets)
 
@@ -104,7 +104,7 @@ def test_a_pair_never_crosses_the_socket_while_a_pair_of_one_socket_is_free(name
 @STEPS
 @given(data=st.data())
 def test_devices_are_given_once_whatever_comes_and_goes(name: str, data: st.DataObject) -> None:
-    chooser = device_chooser_named(name)
+    chooser = machine_model_chooser_named(name)
     everything = (1 << chooser.size) - 1
     free, held = everything, list[int]()
     for _ in range(data.draw(st.integers(1, 25))):

@@ -13,7 +13,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from remuda.api.errors import Refusal
-from remuda.core.devices.machine_models import known_machine_models, load_machine_model
+from remuda.core.devices.machine_models import known_machine_models, load_built_in_machine_model
 from remuda.core.devices.mig import (
     Layout,
     MigGeometry,
@@ -98,11 +98,11 @@ def live(geometry: MigGeometry, data: st.DataObject) -> None:
         )
 
 
-@pytest.mark.parametrize("name", [m for m in known_machine_models() if load_machine_model(m).geometry(0)])
+@pytest.mark.parametrize("name", [m for m in known_machine_models() if load_built_in_machine_model(m).geometry(0)])
 @STEPS
 @given(data=st.data())
 def test_slices_come_and_go_on_every_model_that_can_be_sliced(name: str, data: st.DataObject) -> None:
-    geometry = load_machine_model(name).geometry(0)
+    geometry = load_built_in_machine_model(name).geometry(0)
     assert geometry is not None
     live(geometry, data)
 

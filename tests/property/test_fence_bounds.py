@@ -19,8 +19,8 @@ from remuda.core.health.fence_bounds import (
     MARGIN_SHARE,
     FenceCountdown,
     fence_after_s,
-    launchers_run_s,
-    promise_s,
+    launcher_fence_bound_s,
+    promised_fence_bound_s,
 )
 
 BEGIN = 1_800_000_000.0
@@ -65,7 +65,7 @@ def test_a_node_has_fenced_before_its_ranks_are_handed_on(
             seen.see(lease(), arrives)
         elif what == "ask":
             # As `ClusterView.promise`: nothing is promised to who may have been given up.
-            seconds = promise_s(length, term_left) if arrives <= handed_on_at() else 0.0
+            seconds = promised_fence_bound_s(length, term_left) if arrives <= handed_on_at() else 0.0
             if seconds:
                 promised = arrives
             node.vouched(now, min(seconds, fence_after_s(lease_s)))
@@ -86,14 +86,14 @@ def test_launchers_have_stopped_before_a_process_that_stands_still_is_handed_on(
     """Nodes beside their manager, with its clock: renewals and promises as they come, and then nothing more."""
     length, now, node = math.ceil(lease_s), BEGIN, FenceCountdown()
     node.vouched(now, fence_after_s(lease_s))
-    heard, launchers_until = now, now + launchers_run_s(node.runs_until - now, lease_s)
+    heard, launchers_until = now, now + launcher_fence_bound_s(node.runs_until - now, lease_s)
     for is_renewal, wait, delay in story:
         asked, now = now + wait, now + wait + delay
         if node.is_over(now):
             break
-        node.vouched(asked, fence_after_s(lease_s) if is_renewal else promise_s(lease_s, math.inf))
+        node.vouched(asked, fence_after_s(lease_s) if is_renewal else promised_fence_bound_s(lease_s, math.inf))
         heard = asked
-        launchers_until = now + launchers_run_s(node.runs_until - now, lease_s)
+        launchers_until = now + launcher_fence_bound_s(node.runs_until - now, lease_s)
     assert launchers_until <= heard + length - MARGIN_SHARE * lease_s + 1e-3
     assert launchers_until > node.runs_until, "a node that is awake stops them first"
 
@@ -105,7 +105,7 @@ def test_the_bounds_leave_a_margin() -> None:
 
 @given(st.floats(1.0, 3600.0), st.floats(-10.0, 100.0))
 def test_no_promise_outlasts_the_term_or_the_fence(lease_s: float, term_left: float) -> None:
-    promised = promise_s(lease_s, term_left)
+    promised = promised_fence_bound_s(lease_s, term_left)
     assert 0 <= promised <= max(0.0, term_left)
     assert promised <= fence_after_s(lease_s)
 
@@ -128,7 +128,7 @@ def test_old_leader_and_node_against_the_api_and_a_new_leader(
     now = BEGIN
     for wait, delay in asks:
         now += wait
-        node.vouched(now, promise_s(length, term_ends - (now + delay)))
+        node.vouched(now, promised_fence_bound_s(length, term_ends - (now + delay)))
     begins = term_ends + margin_s
     new = AgentLeaseRenewals()
     # The worst: the node's clock is ahead or behind just so far that its word is believed.

@@ -11,7 +11,7 @@ import pytest
 from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import Cause, TrainingJobStatus
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 from remuda.core.training.lent_spares import is_preemptible_pod
 from remuda.core.training.spare_lending import LEND_EVERY_S
 from tests.builders.gang_model import START, Applied, GangModel, a_gang
@@ -57,7 +57,9 @@ class LendingRules(Rules):
         lent = {(loan.node, d): loan for loan in status.loans for d in loan.devices}
         for pod in self.model.pods.now.values():
             if LABEL_GANG in pod.labels or not is_preemptible_pod(pod):
-                for device in devices_of_pod(pod) if LABEL_GANG not in pod.labels and not pod.is_terminal else ():
+                for device in (
+                    snapshot_devices_of_pod(pod) if LABEL_GANG not in pod.labels and not pod.is_terminal else ()
+                ):
                     assert (pod.spec.node_name, device) not in lent, f"{pod.name} has what was lent to others"
 
     def has_capacity(self) -> bool:

@@ -19,13 +19,13 @@ from remuda.embedded.apiserver.patching import (
     ApplyConflict,
     KindSchema,
     builtin_kind_schema,
-    find_schema_faults,
+    custom_kind_patch_schema,
+    find_patch_schema_faults,
     json_patch,
     merge_patch,
     server_side_apply,
-    settle_body,
+    settle_body_by_patch_schema,
     strategic_merge,
-    structural_kind_schema,
     track_field_owners,
 )
 from remuda.embedded.apiserver.patching.compare import applied_field_set, compare_fields
@@ -34,8 +34,8 @@ from remuda.embedded.apiserver.patching.field_sets import (
     intersect_fields,
     is_member_field,
     parse_field_set,
-    subtract_below,
     subtract_fields,
+    subtract_fields_below,
     union_fields,
 )
 from remuda.embedded.apiserver.patching.patch_schema import FieldSet
@@ -50,7 +50,7 @@ def known(api_version: str, kind: str) -> KindSchema:
     return schema
 
 
-GADGET = structural_kind_schema(GADGET_SCHEMA, has_status=True)
+GADGET = custom_kind_patch_schema(GADGET_SCHEMA, has_status=True)
 KINDS: list[tuple[str, str, KindSchema, Callable[[Maker], Body]]] = [
     ("v1", "ConfigMap", known("v1", "ConfigMap"), Maker.config_map),
     ("apps/v1", "Deployment", known("apps/v1", "Deployment"), Maker.deployment),
@@ -75,7 +75,7 @@ def object_of(maker: Maker, kind: tuple[str, str, KindSchema, Callable[[Maker], 
         live = server_side_apply(live, body_of(maker, kind), maker.pick(*MANAGERS), True, kind[2], NOW)
     assert live is not None
     if maker.some():
-        changed = settle_body(merge_patch(live, maker.sparse(kind[3](maker), 0.1)), kind[2])
+        changed = settle_body_by_patch_schema(merge_patch(live, maker.sparse(kind[3](maker), 0.1)), kind[2])
         live = track_field_owners(live, changed, maker.pick(*MANAGERS), kind[2], NOW)
     return live
 
@@ -135,7 +135,7 @@ def test_the_algebra_is_that_of_sets(a: Paths, b: Paths) -> None:
     assert members(union_fields(left, right)) == a | b
     assert members(subtract_fields(left, right)) == a - b
     assert members(intersect_fields(left, right)) == a & b
-    assert members(subtract_below(left, right)) == {p for p in a if not any(p[: len(q)] == q for q in b)}
+    assert members(subtract_fields_below(left, right)) == {p for p in a if not any(p[: len(q)] == q for q in b)}
     assert [left, right] == before
     assert parse_field_set(left) == left
     assert list(left) == sorted(left)
@@ -169,10 +169,10 @@ def test_a_strategic_patch_twice_is_once(maker: Maker, kind: Any) -> None:
             ports = each["spec"].get("ports", [])
             each["spec"]["ports"] = [port for port in ports if port["protocol"] == "TCP"]
     before = copy.deepcopy([doc, patch])
-    once = settle_body(strategic_merge(doc, patch, schema), schema)
-    assert settle_body(strategic_merge(once, patch, schema), schema) == once
+    once = settle_body_by_patch_schema(strategic_merge(doc, patch, schema), schema)
+    assert settle_body_by_patch_schema(strategic_merge(once, patch, schema), schema) == once
     assert strategic_merge(doc, {}, schema) == doc
-    assert find_schema_faults(once, schema.root) == []
+    assert find_patch_schema_faults(once, schema.root) == []
     assert [doc, patch] == before
 
 
@@ -181,12 +181,12 @@ def test_a_strategic_patch_twice_is_once(maker: Maker, kind: Any) -> None:
 def test_directives_leave_a_good_body_or_a_refusal(maker: Maker, kind: Any) -> None:
     doc, patch = body_of(maker, kind), maker.directed(kind[3](maker))
     before = copy.deepcopy([doc, patch])
-    result, refusal = outcome(lambda: settle_body(strategic_merge(doc, patch, kind[2]), kind[2]))
+    result, refusal = outcome(lambda: settle_body_by_patch_schema(strategic_merge(doc, patch, kind[2]), kind[2]))
     if refusal is not None:
         assert refusal.code in (400, 422)
     else:
         assert "$" not in msgspec.json.encode(result).decode()
-        assert [fault for fault in find_schema_faults(result, kind[2].root) if fault.kind != "item"] == []
+        assert [fault for fault in find_patch_schema_faults(result, kind[2].root) if fault.kind != "item"] == []
     assert [doc, patch] == before
 
 
@@ -250,7 +250,7 @@ def test_apply_does_what_it_says(maker: Maker, kind: Any, force: bool) -> None:
     named = owner(result, manager)
     assert members(named) <= members(claimed)
     assert {p for p in members(claimed) - members(named) if p[0] != "f:metadata"} <= {("f:apiVersion",), ("f:kind",)}
-    if settle_body(result, schema) != result:
+    if settle_body_by_patch_schema(result, schema) != result:
         return  # a custom kind's list lost its last item: the null in its place is for the schema to refuse
     for path in members(claimed):
         assert value_at(result, path) == value_at(body, path) or is_container(value_at(body, path)), path
@@ -297,7 +297,7 @@ def test_who_gives_everything_up_leaves_what_others_own(maker: Maker, kind: Any)
 def test_a_write_takes_over_exactly_what_it_changed(maker: Maker, kind: Any) -> None:
     schema, manager = kind[2], maker.pick(*MANAGERS)
     live = object_of(maker, kind)
-    new = settle_body(merge_patch(live, maker.sparse(kind[3](maker), 0.1)), schema)
+    new = settle_body_by_patch_schema(merge_patch(live, maker.sparse(kind[3](maker), 0.1)), schema)
     before = copy.deepcopy([live, new])
     result = track_field_owners(live, new, manager, schema, NOW + 60)
     assert [live, new] == before
@@ -385,7 +385,7 @@ def test_junk_bodies_can_be_tracked_and_stored(maker: Maker, kind: Any, body: An
     if isinstance(new["metadata"], dict):
         new["metadata"] = {**new["metadata"], "managedFields": owners}
     before = copy.deepcopy([live, new])
-    only_refused(lambda: settle_body(new, schema))
+    only_refused(lambda: settle_body_by_patch_schema(new, schema))
     only_refused(lambda: track_field_owners(live, new, "bert", schema, NOW))
     only_refused(lambda: track_field_owners(None, new, "bert", schema, NOW))
     only_refused(
@@ -393,5 +393,5 @@ def test_junk_bodies_can_be_tracked_and_stored(maker: Maker, kind: Any, body: An
             track_field_owners(live, new, "bert", schema, NOW), body_of(maker, kind), "carl", True, schema, NOW
         )
     )
-    only_refused(lambda: [fault.path for fault in find_schema_faults(new, schema.root)])
+    only_refused(lambda: [fault.path for fault in find_patch_schema_faults(new, schema.root)])
     assert [live, new] == before

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Breaker, Limits
-from remuda.core.remedies.breaker import NodeFailure, RemedyBreakerWatch, breaker_status, with_last_opening
+from remuda.core.remedies.breaker import NodeFailure, RemedyBreakerWatch, breaker_status, with_last_breaker_opening
 from remuda.core.remedies.limits import HOUR_S, RemedyPool, limit_of_share, limit_reached
 from remuda.core.remedies.occupancy import POOL as ALL
-from remuda.core.remedies.occupancy import RemedyFootprint, RemedyOccupancy, limits_counted_under
+from remuda.core.remedies.occupancy import RemedyFootprint, RemedyOccupancy, remedy_limits_for_footprint
 from tests.builders.remedies import T0, Bench, incident
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
@@ -115,8 +115,8 @@ def test_what_is_counted_as_it_comes_and_goes_is_what_one_would_count_at_the_end
             occupancy.put(move)
             known[move.incident] = move
     rest = [f for f in known.values() if f.policy == new.policy and f.incident != new.incident]
-    for kind in {ALL, *limits_counted_under(new)}:
-        there = {n for f in rest if f.is_active and kind in limits_counted_under(f) for n in f.nodes}
+    for kind in {ALL, *remedy_limits_for_footprint(new)}:
+        there = {n for f in rest if f.is_active and kind in remedy_limits_for_footprint(f) for n in f.nodes}
         assert occupancy.beside(new, kind) == (len(there), len(set(new.nodes) - there))
         assert sorted(occupancy.named(new, kind, 99)) == sorted(there)
     assert occupancy.begun_since(new, since) == sum(f.began > since for f in rest)
@@ -178,9 +178,9 @@ def test_the_breaker_always_closes_by_itself(breaker: Breaker, failed: list[Node
         assert status.closes_at is not None
         assert not breaker_status(breaker, failed, len(NODES), to_seconds(status.closes_at) + 0.01).open
     over = last + breaker.cooldown_seconds + 0.01
-    closed = with_last_opening(breaker_status(breaker, failed, len(NODES), over), status, over)
+    closed = with_last_breaker_opening(breaker_status(breaker, failed, len(NODES), over), status, over)
     assert (closed.open, closed.since, closed.message) == (False, status.since, "")
-    assert with_last_opening(closed, closed, over + 1.0) == closed, "said once"
+    assert with_last_breaker_opening(closed, closed, over + 1.0) == closed, "said once"
 
 
 @given(breakers, failures, st.randoms())

@@ -18,7 +18,7 @@ from remuda.api.number_bounds import MAX_COUNT
 from remuda.api.training import Cause, Goodput, Progress, Recovery, Remedy, TrainingJob, TrainingJobStatus
 from remuda.core.gang.pod_view import MemberProgress
 from remuda.core.training.goodput import book_recovery_loss, goodput_at
-from remuda.core.training.progress import job_eta, step_pace_s
+from remuda.core.training.progress import training_job_eta, training_step_pace_s
 from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gangs import a_job, racks
 
@@ -62,7 +62,7 @@ def test_every_time_has_a_number(moment: datetime) -> None:
 @example(1, 2**62, 1.0, 1.0, 1.8e9)
 @example(1, 9_000_000_000_000_000, 0.5, 1.0, 1.8e9)
 def test_an_estimate_is_a_time_to_come_or_none(step: int, total: int, pace: float, ettr: float, now: float) -> None:
-    at = job_eta(step, total, pace, ettr, now)
+    at = training_job_eta(step, total, pace, ettr, now)
     assert at is None or now <= at < now + 101 * 365 * 86_400
 
 
@@ -84,7 +84,7 @@ def wild_beats() -> st.SearchStrategy[MemberProgress]:
 
 @given(st.lists(wild_beats(), min_size=1, max_size=3), COUNTS, WILD)
 def test_a_pace_is_a_number(beats: list[MemberProgress], resumed: int, median: float) -> None:
-    step_pace_s(beats, min(abs(resumed), 10**15), median)
+    training_step_pace_s(beats, min(abs(resumed), 10**15), median)
 
 
 WILD_KEPT = MemberProgress(attempt=1, step=5, time=1.8e9, first_step_time=1.8e9, kept=10**400)

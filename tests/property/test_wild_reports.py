@@ -15,18 +15,18 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.api.codec import decode, decode_json, encode
+from remuda.api.codec import decode, decode_json_with_codec, encode
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.incidents import Incident
 from remuda.api.remedies import Offender
 from remuda.controllers.domain_suspicion import DomainSuspicion
 from remuda.core.health.findings import find_findings
-from remuda.core.health.ledger import health_ledger_rows, judge_devices, judge_node
-from remuda.core.health.node_notices import is_health_notice_held_down, judge_node_notices, notice_hold_ends_at
-from remuda.core.health.signal_fusion import classify_device_signals, debounce_ends_at
+from remuda.core.health.ledger import health_verdicts_with_holders, judge_devices, judge_node
+from remuda.core.health.node_notices import is_node_notice_held_down, judge_node_notices, notice_hold_ends_at
+from remuda.core.health.signal_fusion import classify_device_signals, health_signal_debounce_ends_at
 from remuda.core.health.slow_ranks import answered_slow_findings
 from remuda.core.health.streamed_signals import StreamedSignals
-from remuda.core.health.timers import DEFAULT_TIMERS, quarantine_flapping
+from remuda.core.health.timers import DEFAULT_TIMERS, health_quarantine_for_flapping
 from remuda.core.incidents.device_incidents import plan_device_incidents
 from remuda.core.incidents.names import IncidentPlan, IncidentTimes
 from remuda.core.incidents.node_incidents import plan_node_incidents
@@ -198,14 +198,14 @@ def judged(node: NodeDevices, now: float) -> NodeDevices:
     notices = judge_node_notices(node, None, pods, now, DEFAULT_TIMERS)
     node = msgspec.structs.replace(node, notices=notices)
     for ends in (
-        debounce_ends_at(node, classify_device_signals(node), now, DEFAULT_TIMERS),
+        health_signal_debounce_ends_at(node, classify_device_signals(node), now, DEFAULT_TIMERS),
         notice_hold_ends_at(node, now),
         found.ends_at,
     ):
         assert ends is None or ends == ends
-    quarantine_flapping(node, now, DEFAULT_TIMERS)
-    [is_health_notice_held_down(n, now) for n in notices]
-    health_ledger_rows([node], pods)
+    health_quarantine_for_flapping(node, now, DEFAULT_TIMERS)
+    [is_node_notice_held_down(n, now) for n in notices]
+    health_verdicts_with_holders([node], pods)
     answered_slow_findings(node)
     return node
 
@@ -234,7 +234,7 @@ def test_whatever_can_be_read_can_be_judged(seed: int) -> None:
     for now in (NOW, NOW + 30.0, NOW + 4000.0):
         node = judged(node, now)
         incidents = planned(node, incidents, now)
-        node = read(decode_json(encode(node)))  # what was written can be read again
+        node = read(decode_json_with_codec(encode(node)))  # what was written can be read again
 
 
 def test_the_reports_are_worth_judging() -> None:

@@ -14,7 +14,7 @@ import pytest
 from remuda.api.drills import DrillKind
 from remuda.api.meta import ObjectMeta
 from remuda.api.training import PodTemplate, Role, TrainingJob, TrainingJobSpec
-from remuda.link.rank_logs import find_log_sections, read_log_section
+from remuda.link.rank_logs import find_log_sections, read_rank_log_section
 from tests.builders.waiting import until
 from tests.e2e.rig import NAME, NAMESPACE, Rig
 
@@ -116,7 +116,7 @@ def losses(rig: Rig) -> dict[int, list[float]]:
     """Of all ranks in all attempts, by step."""
     found: dict[int, list[float]] = {}
     for section in find_log_sections(rig.state / "logs", NAMESPACE, NAME):
-        text = b"".join(read_log_section(section)).decode(errors="replace")
+        text = b"".join(read_rank_log_section(section)).decode(errors="replace")
         for step, loss in re.findall(r"^step (\d+) loss ([0-9.]+)$", text, re.MULTILINE):
             found.setdefault(int(step), []).append(float(loss))
     return found

@@ -15,7 +15,7 @@ from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
 from remuda.api.validation.validate import validate
-from remuda.core.devices.machine_models import known_machine_models, load_machine_model
+from remuda.core.devices.machine_models import known_machine_models, load_built_in_machine_model
 from remuda.core.remedies.policies import policy_selects
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ def test_all_kinds_are_shown() -> None:
 
 def test_policies_select_devices_that_there_are() -> None:
     """Types have dashes where the driver has spaces, so a pattern as the maker writes the name selects nothing."""
-    known = {device.type for name in known_machine_models() for device in load_machine_model(name).devices}
+    known = {device.type for name in known_machine_models() for device in load_built_in_machine_model(name).devices}
     for name, body in FOUND.items():
         if body["kind"] == "RemedyPolicy":
             selector = decode_strict(RemedyPolicy, body).spec.selector

@@ -24,7 +24,7 @@ from remuda.agent.config import DP, AgentConfig
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.hardware.device_usage import HardwareUsageWatch
 from remuda.agent.hardware.signal_intake import HardwareSignalIntake, SilenceWatch
-from remuda.agent.inventory import Inventory, device_behind_plugin_id
+from remuda.agent.inventory import Inventory, inventory_device_of_plugin_id
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
 from remuda.agent.launchers.log_tails import LauncherPodLogTails
 from remuda.agent.node_labels import NodeLabelWriter
@@ -45,15 +45,15 @@ from remuda.agent.orders.order_runner import OrderRunner
 from remuda.agent.plugin.kubelet_holdings import KubeletHoldings
 from remuda.agent.plugin.plugin_set import PluginSet
 from remuda.agent.plugin.preferred_devices import plugin_best_set
-from remuda.agent.plugin.published_resources import plugin_node_capacity_reader
-from remuda.agent.plugin.resource_plugin import BoundPods, plugin_bound_pods_reader
+from remuda.agent.plugin.published_resources import published_resource_capacity_reader
+from remuda.agent.plugin.resource_plugin import BoundPods, resource_plugin_bound_pods_reader
 from remuda.api.devices import DeviceOrder, QuarantineOrder
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.training import TrainingJob
 from remuda.core.health.own_stalls import OwnStalls
-from remuda.core.training.rendezvous import rank_env
+from remuda.core.training.rendezvous import rendezvous_env_of_rank
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from remuda.kube.runtime.leader import suspend_aware_lease_clock_s
@@ -91,7 +91,7 @@ class Agent:
     ) -> None:
         stalls = stalls or OwnStalls()
         self.config = config
-        self.pods: BoundPods = pods or plugin_bound_pods_reader(cluster, config.node)
+        self.pods: BoundPods = pods or resource_plugin_bound_pods_reader(cluster, config.node)
         self.reporter = NodeReporter(
             cluster, config.node, lambda part: self.renderer.render(part), makes_object=config.makes_object
         )
@@ -102,7 +102,7 @@ class Agent:
             jobs=jobs,
             board=board,
             clock=clock,
-            env_of=rank_env,
+            env_of=rendezvous_env_of_rank,
             rejoin_s=config.rejoin_s,
             announce=lambda: self.reporter.mark(LAUNCHERS),
             stalls=stalls,
@@ -133,7 +133,7 @@ class Agent:
                 clock=clock,
                 token=token,
                 changed=lambda: self.reporter.mark(PLUGINS),
-                capacity=plugin_node_capacity_reader(cluster, config.node),
+                capacity=published_resource_capacity_reader(cluster, config.node),
             )
         self.holdings: KubeletHoldings | None = None
         if resources is not None:
@@ -304,7 +304,7 @@ class Agent:
         self.grants.release(uid)
         # Off the caller's path: a driver that hangs must not keep a pod from ending.
         if held:
-            self._spawn(self.grants.look_for_leftovers(map(device_behind_plugin_id, held)))
+            self._spawn(self.grants.look_for_leftovers(map(inventory_device_of_plugin_id, held)))
 
     def fence(self) -> None:
         self.launchers.fence()

@@ -27,7 +27,7 @@ REPLICA = "::"  # gpu-0::2 is the third share of gpu-0; the ledger's row is the 
 _USABLE = (DeviceState.HEALTHY, DeviceState.DEGRADED)
 
 
-def device_behind_plugin_id(plugin_id: str) -> str:
+def inventory_device_of_plugin_id(plugin_id: str) -> str:
     """The device behind an id that a plugin serves."""
     return plugin_id.partition(REPLICA)[0]
 

@@ -12,11 +12,16 @@ import signal
 from collections.abc import Callable
 
 from remuda.agent.agent import Agent
-from remuda.agent.launchers.launcher_processes import LauncherProcess, signal_launcher, signal_user_process
+from remuda.agent.launchers.launcher_processes import LauncherProcess, signal_launcher_process, signal_user_process
 from remuda.agent.orders.node_commands import Run, run_node_hook
 from remuda.api.drills import DrillKind, DrillSpec
 from remuda.api.errors import Refusal
-from remuda.link.device_drills import drill_factor, inject_device_drill, inject_plugin_drill, take_back_device_drill
+from remuda.link.device_drills import (
+    device_drill_factor,
+    inject_device_drill_over_link,
+    inject_plugin_drill_over_link,
+    take_back_drill_over_link,
+)
 
 REBOOT_COMMAND_S = 60.0
 LOOK_S = 0.2  # for a launcher that has not dialled this agent yet
@@ -61,7 +66,7 @@ class AgentDrills:
     async def inject(self, spec: DrillSpec) -> str:
         match spec.type:
             case DrillKind.LAUNCHER_KILL:
-                signal_launcher(self._launcher(spec), signal.SIGKILL)
+                signal_launcher_process(self._launcher(spec), signal.SIGKILL)
                 return f"SIGKILL to the launcher of pod {spec.pod} on {self._node}."
             case DrillKind.PROCESS_KILL:
                 self._signal_process(spec, signal.SIGKILL)
@@ -77,7 +82,7 @@ class AgentDrills:
                     f"{spec.device} of {self._node} reports that heat holds its clocks down. Its process is not slowed."
                 )
             case DrillKind.POWER_CAP:
-                factor = drill_factor(spec)
+                factor = device_drill_factor(spec)
                 self._agent.hardware().cap_power(1.0 / factor)
                 return f"Every device of {self._node} reports a power cap (1/{factor:g}). No process is slowed."
         if spec.type in _INSTEAD:
@@ -88,8 +93,8 @@ class AgentDrills:
             )
         if spec.type in _PLUGINS:
             self._agent.hardware()  # a plugin of real devices serves real pods
-            return inject_plugin_drill(self._agent, spec)
-        return inject_device_drill(self._agent, spec)
+            return inject_plugin_drill_over_link(self._agent, spec)
+        return inject_device_drill_over_link(self._agent, spec)
 
     async def take_back(self, spec: DrillSpec) -> None:
         match spec.type:
@@ -99,7 +104,7 @@ class AgentDrills:
             case DrillKind.DEVICE_SLOW:
                 self._agent.hardware().throttle(spec.device)
             case _:
-                take_back_device_drill(self._agent, spec)
+                take_back_drill_over_link(self._agent, spec)
 
     async def carry_out_notice(self, spec: DrillSpec) -> None:
         raise Refusal("NotOnARealNode", "An agent gives no notices.", "Nothing is to be done.")

@@ -52,24 +52,24 @@ def with_checkpoint_mount(spec: JsonObject, source: Mapping[str, Any], path: str
     }
 
 
-def is_path_mounted(container: Mapping[str, Any], path: str) -> bool:
+def is_checkpoint_volume_mounted(container: Mapping[str, Any], path: str) -> bool:
     """Whether the container has something mounted at the path, or above it."""
     where = posixpath.normpath(path)
     found = (m.get("mountPath") for m in container.get("volumeMounts") or [] if isinstance(m, dict))
     return any(_is_at_or_below(where, posixpath.normpath(at)) for at in found if isinstance(at, str) and at)
 
 
-def are_checkpoints_on_node_disks(spec: TrainingJobSpec) -> bool:
+def spec_lacks_checkpoint_volume(spec: TrainingJobSpec) -> bool:
     """On kubelets: some role has neither the job's volume nor one of its template's at the job's path, so that each node keeps
     the checkpoints of its own ranks."""
     place = spec.checkpoint
     if place.volume:
         return False
     containers = ((role.template.spec.get("containers") or [{}])[0] for role in spec.roles)
-    return not place.path or not all(is_path_mounted(container, place.path) for container in containers)
+    return not place.path or not all(is_checkpoint_volume_mounted(container, place.path) for container in containers)
 
 
-def node_disks_text(spec: TrainingJobSpec) -> str:
+def missing_checkpoint_volume_text(spec: TrainingJobSpec) -> str:
     """What that means for the job, before anybody knows whether its agents do copy. Only a job without a path has copies."""
     return PATH_ALONE_TEXT if spec.checkpoint.path else f"{ON_NODE_DISKS}, and {COPIED_TEXT} {SAFER}"
 

@@ -43,7 +43,7 @@ def decode(kind: type[T], data: bytes) -> T:
     return cast(T, decoder.decode(data))
 
 
-def decode_json(data: bytes) -> Any:
+def decode_json_with_codec(data: bytes) -> Any:
     return _untyped.decode(data)
 
 
@@ -136,17 +136,17 @@ _SAID = {
 }
 
 
-def kubernetes_type(name: str) -> str:
+def codec_type_name(name: str) -> str:
     """`str | null` of Python or msgspec as users know it: string or null."""
     return " or ".join(_KUBERNETES_TYPES.get(part, part) for part in name.split(" | "))
 
 
-def explain_type_error(error: msgspec.ValidationError, above: str = "$") -> tuple[str, str]:
+def explain_codec_type_error(error: msgspec.ValidationError, above: str = "$") -> tuple[str, str]:
     """(path, what is wrong there) in words of Kubernetes: `spec.spares`, "expected integer, got string". `above`: the path of the
     value that was converted."""
     found = _AT.match(str(error))
     what, path = (found["what"], found["path"] or "$") if found else (str(error), "$")
-    what = _TYPE.sub(lambda match: kubernetes_type(match[1] or match[2]), what[:1].lower() + what[1:])
+    what = _TYPE.sub(lambda match: codec_type_name(match[1] or match[2]), what[:1].lower() + what[1:])
     return f"{above}{path.removeprefix('$')}".removeprefix("$."), what
 
 
@@ -154,25 +154,25 @@ def _explain_decode_error(kind: type[KObject], error: msgspec.ValidationError) -
     text = str(error)
     if match := _UNKNOWN.match(text):
         return _unknown_field(match["field"], match["path"] or "$", _wire_names_at(kind, match["path"] or "$"))
-    path, what = explain_type_error(error)
+    path, what = explain_codec_type_error(error)
     if "`key` in" in text:
         what = "one of its names is not a string"
     return Refusal("InvalidField", f"`{path}`: {what}.", _suggest_wire_value(kind, text, path), path)
 
 
-def suggest_type(error: str) -> str:
+def suggest_codec_type(error: str) -> str:
     """What to write where a value has the wrong type; "" where something else is wrong."""
     wanted = _EXPECTED.search(error)
     if wanted is None:
         return ""
-    words = _SAID.get(wanted[1].partition(" ")[0], f"a value of type {kubernetes_type(wanted[1])}")
+    words = _SAID.get(wanted[1].partition(" ")[0], f"a value of type {codec_type_name(wanted[1])}")
     quotes = ", in quotes" if wanted[1].startswith("str") and wanted[2] in ("int", "float", "bool") else ""
     return f"Write {words}{quotes}."
 
 
 def _suggest_wire_value(kind: type[KObject], error: str, path: str) -> str:
     """What to write instead."""
-    if words := suggest_type(error):
+    if words := suggest_codec_type(error):
         return words
     known = _choices_at(kind, path)
     return f"Write one of: {', '.join(known)}." if known else "Correct the value."

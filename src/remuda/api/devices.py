@@ -27,7 +27,7 @@ class DeviceState(StrEnum):
     QUARANTINED = "Quarantined"
 
 
-def signal_origin(source: str, code: str) -> str:
+def api_signal_origin(source: str, code: str) -> str:
     """Who reported what, in one word: "kmsg/xid-79". Made here and read by `Verdict.origin`, nowhere else."""
     return f"{source}/{code}"
 
@@ -42,7 +42,7 @@ class Signal(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
 
     @property
     def origin(self) -> str:
-        return signal_origin(self.source, self.code)
+        return api_signal_origin(self.source, self.code)
 
 
 class ObservedDevice(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):

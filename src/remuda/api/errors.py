@@ -123,7 +123,7 @@ _BY_REASON: dict[str, type[ApiError]] = {
 }
 
 
-def error_from_status(status: Status) -> ApiError:
+def api_error_from_status(status: Status) -> ApiError:
     """The exception an error answer stands for, so that both transports raise the same."""
     cls = _BY_REASON.get(status.reason, ApiError)
     return cls(status.message, reason=status.reason or None, code=status.code)

@@ -164,6 +164,6 @@ def wire_list_or_empty(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def wire_maps_in(value: Any) -> list[JsonObject]:
+def json_objects_in_api_list(value: Any) -> list[JsonObject]:
     """The objects in a list of them."""
     return [item for item in wire_list_or_empty(value) if isinstance(item, dict)]

@@ -12,7 +12,7 @@ MAX_COUNT = 10**15
 MAX_SECONDS = LATEST_S
 
 
-def is_plausible_count(value: int | None) -> bool:
+def is_count_within_number_bounds(value: int | None) -> bool:
     return value is None or 0 <= value <= MAX_COUNT
 
 

@@ -22,7 +22,7 @@ from remuda.api.meta import KObject, Resource
 from remuda.api.names import GROUP, VERSION
 from remuda.api.remedies import Drain, Hook
 from remuda.api.validation.hooks import check_hook
-from remuda.api.validation.remedy_policies import check_drain, check_node_labels
+from remuda.api.validation.remedy_policies import check_drain, check_remedy_policy_node_labels
 
 
 class RolloutPhase(StrEnum):
@@ -103,8 +103,8 @@ def check_rollout(rollout: NodeRollout) -> None:
     """Raises Refusal."""
     spec = rollout.spec
     check_hook(spec.hook, "spec.hook", _PLACEHOLDERS)
-    check_node_labels(spec.selector, "InvalidSelector", "spec.selector")
-    check_node_labels(spec.expect, "InvalidExpect", "spec.expect")
+    check_remedy_policy_node_labels(spec.selector, "InvalidSelector", "spec.selector")
+    check_remedy_policy_node_labels(spec.expect, "InvalidExpect", "spec.expect")
     check_drain(spec.drain)
     if not 1 <= spec.canary <= 1000:
         raise Refusal(

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from remuda.api.errors import BadRequest
-from remuda.api.meta import JsonObject, wire_list_or_empty, wire_map_or_empty, wire_maps_in
+from remuda.api.meta import JsonObject, json_objects_in_api_list, wire_list_or_empty, wire_map_or_empty
 
 _KEY = r"(?:[a-z0-9A-Z](?:[a-z0-9A-Z.-]{0,251}[a-z0-9A-Z])?/)?[a-z0-9A-Z](?:[a-z0-9A-Z_.-]{0,61}[a-z0-9A-Z])?"
 _VALUE = r"(?:[a-z0-9A-Z](?:[a-z0-9A-Z_.-]{0,61}[a-z0-9A-Z])?)?"
@@ -25,7 +25,7 @@ _TERM = re.compile(
 _BLANK_REST = re.compile(r"\s*\Z")
 
 
-def is_label_key(text: str) -> bool:
+def is_selector_label_key(text: str) -> bool:
     """`name` or `prefix/name`, as Kubernetes spells label keys."""
     return re.fullmatch(_KEY, text) is not None
 
@@ -121,7 +121,7 @@ def from_label_selector(selector: JsonObject | None) -> Selector:
     exact = [Requirement(key, "in", (value,)) for key, value in wire_map_or_empty(selector.get("matchLabels")).items()]
     terms = [
         Requirement(term["key"], _OPERATORS[term["operator"]], tuple(wire_list_or_empty(term.get("values"))))
-        for term in wire_maps_in(selector.get("matchExpressions"))
+        for term in json_objects_in_api_list(selector.get("matchExpressions"))
         if "key" in term and term.get("operator") in _OPERATORS
     ]
     return Selector((*exact, *terms))
@@ -140,7 +140,9 @@ class FieldSelector(msgspec.Struct, frozen=True):
     terms: tuple[tuple[str, bool, str], ...] = ()
 
     def matches(self, body: Mapping[str, Any]) -> bool:
-        return all((field_text(body, path.split(".")) == value) is equal for path, equal, value in self.terms)
+        return all(
+            (field_text_for_selectors(body, path.split(".")) == value) is equal for path, equal, value in self.terms
+        )
 
     def __str__(self) -> str:
         return ",".join(
@@ -156,7 +158,7 @@ def _escape_field_selector_value(value: str) -> str:
     return re.sub(r"([\\,=])", r"\\\1", value)
 
 
-def parse_field_selector(text: str) -> FieldSelector:
+def parse_api_field_selector(text: str) -> FieldSelector:
     """Commas, equal signs and backslashes in a value stand behind a backslash."""
     terms: list[tuple[str, bool, str]] = []
     for part in _FIELD_PART.findall(text):
@@ -169,7 +171,7 @@ def parse_field_selector(text: str) -> FieldSelector:
     return FieldSelector(tuple(terms))
 
 
-def field_text(body: Any, parts: Sequence[str]) -> str:
+def field_text_for_selectors(body: Any, parts: Sequence[str]) -> str:
     """The field at a path, as selectors write it; empty when it is not there."""
     for part in parts:
         body = body.get(part) if isinstance(body, Mapping) else None

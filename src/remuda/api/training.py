@@ -426,7 +426,7 @@ class TrainingJob(KObject, frozen=True, rename="camel", omit_defaults=True, kw_o
         return self.status.phase in ("Succeeded", "Failed")
 
 
-def gpus_of_role(role: Role) -> int:
+def gpus_in_role_spec(role: Role) -> int:
     """Devices each pod of the role gets, whichever way they were asked for."""
     if role.gpus:
         return role.gpus

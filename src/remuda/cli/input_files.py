@@ -14,7 +14,7 @@ _EXAMPLE = Path("examples/01-hello-gang")  # seen from a clone of the repository
 _DEMO = Path(__file__).parent / "demo"  # there wherever Remuda is installed
 
 
-def train_example(options: str, *, is_real: bool = False) -> str:
+def train_example_with_input_file(options: str, *, is_real: bool = False) -> str:
     """`train <options> ... -- python train.py`, with the directory of a train.py that exists, so that the line works as typed.
     On a real cluster nothing of this machine is in a container: there a file that brings its program, or an image that has it."""
     if is_real:

@@ -12,7 +12,7 @@ from remuda.api.names import LABEL_GANG
 from remuda.api.selectors import labels_equal
 from remuda.api.training import TrainingJob
 from remuda.cli.allowed import list_if_allowed
-from remuda.cli.jobs.job_screen import JobPicture, take_job_picture
+from remuda.cli.jobs.job_screen import JobPicture, take_job_screen_picture
 from remuda.kube.cluster import Cluster
 
 
@@ -21,7 +21,7 @@ async def find_job_picture(cluster: Cluster, name: str, namespace: str, clock: C
     pods = await cluster.list(Pod, namespace, labels=labels_equal({LABEL_GANG: name}))
     devices = await list_if_allowed(cluster, NodeDevices) or []
     nodes = await list_if_allowed(cluster, Node) or []
-    return take_job_picture(job, pods.items, devices, nodes, clock())
+    return take_job_screen_picture(job, pods.items, devices, nodes, clock())
 
 
 async def find_job(cluster: Cluster, name: str, namespace: str) -> TrainingJob:

@@ -78,7 +78,7 @@ def plain_table(*columns: str, right: Iterable[str] = (), tight: bool = False, w
     return table
 
 
-def is_document(form: str) -> bool:
+def is_document_output_form(form: str) -> bool:
     return form in ("json", "yaml")
 
 
@@ -94,16 +94,16 @@ def render_document(form: str, body: Any) -> str:
     return json.dumps(body, indent=2, ensure_ascii=False)
 
 
-def object_body(obj: KObject) -> dict[str, Any]:
+def output_object_document(obj: KObject) -> dict[str, Any]:
     """The object as the API writes it: times as text, empty fields left out."""
-    from remuda.api.codec import decode_json, encode
+    from remuda.api.codec import decode_json_with_codec, encode
 
-    body: dict[str, Any] = decode_json(encode(obj))
+    body: dict[str, Any] = decode_json_with_codec(encode(obj))
     return body
 
 
-def list_body(objects: Iterable[KObject]) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "List", "items": [object_body(o) for o in objects]}
+def output_list_document(objects: Iterable[KObject]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "List", "items": [output_object_document(o) for o in objects]}
 
 
 def print_commands(title: str, commands: Iterable[tuple[str, str]]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO, cast
 
 
-def show_logs(level: int, file: Path | None = None) -> None:
+def show_program_logs(level: int, file: Path | None = None) -> None:
     """From `level` on, on stderr; so a command's answer on stdout stays clean. `file`: what stderr and stdout of this process
     are, when it runs in the background; it is kept within bounds, and nothing that is printed can fail."""
     import structlog
@@ -40,9 +40,9 @@ def show_logs(level: int, file: Path | None = None) -> None:
     )
 
 
-def show_plain_logs() -> None:
+def show_plain_program_logs() -> None:
     """For commands that ask for nothing else: warnings, unless somebody has said more."""
     import structlog
 
     if not structlog.is_configured():
-        show_logs(logging.WARNING)
+        show_program_logs(logging.WARNING)

@@ -152,14 +152,14 @@ class Session:
     def connect(self) -> contextlib.AbstractAsyncContextManager[Cluster]:
         if self._connect is not None:
             return self._connect(self.state)
-        from remuda.cli.program_logs import show_plain_logs
+        from remuda.cli.program_logs import show_plain_program_logs
 
-        show_plain_logs()
-        from remuda.runtime.cluster_client import connect_to_access, connect_to_state
+        show_plain_program_logs()
+        from remuda.runtime.cluster_client import cluster_client_for_access, cluster_client_for_state_dir
 
         if self.access is not None:
-            return connect_to_access(self.access, self._warn)
-        return connect_to_state(self.state, self._warn)
+            return cluster_client_for_access(self.access, self._warn)
+        return cluster_client_for_state_dir(self.state, self._warn)
 
     def _warn(self, text: str) -> None:
         """What the API warns of, as kubectl prints it: on stderr, each once for a command."""

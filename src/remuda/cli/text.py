@@ -99,7 +99,7 @@ def _number_run_text(ends: Sequence[int]) -> str:
     return dots.join(map(str, ends))
 
 
-def number_ranges_text(values: Sequence[int]) -> str:
+def printed_number_ranges(values: Sequence[int]) -> str:
     """Ranges of bare numbers: 0-3, 7."""
     runs: list[list[int]] = []
     for value in sorted(set(values)):

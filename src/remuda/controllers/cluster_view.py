@@ -27,7 +27,7 @@ from remuda.core.health.agent_liveness import (
     nodes_with_agent,
     unreported_nodes,
 )
-from remuda.core.health.fence_bounds import LONGEST_LEASE_S, promise_s
+from remuda.core.health.fence_bounds import LONGEST_LEASE_S, promised_fence_bound_s
 from remuda.core.health.mass_silence import MassSilenceRule, MassSilences, NodeSilence, node_silence_of
 from remuda.core.health.own_stalls import NO_STALLS, DeafTime, OwnStalls, StallHistory
 from remuda.core.health.peer_holds import PeerHolds
@@ -37,9 +37,9 @@ from remuda.core.remedies.policies import policy_in_force
 from remuda.core.remedies.remedy_keys import is_workload_remedy_key
 from remuda.core.state.cluster_capacity import (
     ClusterCapacity,
-    is_ledger_of_same_size,
-    is_node_of_same_size,
+    ledger_keeps_cluster_capacity,
     node_amounts,
+    node_keeps_cluster_capacity,
     sum_capacity,
 )
 from remuda.core.state.reservations import Reservation
@@ -95,10 +95,10 @@ class ClusterView:
         self.pods.add_index("foreign-gang", lambda p: [gang] if (gang := foreign_gang_of(p)) else [])
         self.pods.add_index("rejected", lambda p: [owner_of_refused_pods(p)] if is_pod_refused_by_node(p) else [])
         self.incidents.add_index("node", lambda i: [i.spec.subject.node] if i.spec.subject.node else [])
-        self.incidents.add_index("gang", incident_gang_index_keys)
+        self.incidents.add_index("gang", cluster_view_incident_gang_keys)
         self.incidents.add_index("open-node", lambda i: [i.spec.subject.node] if i.is_open else [])
         self.incidents.add_index("domain", lambda i: ["*"] if i.spec.subject.domain else [])
-        self.pods.add_index("would-borrow", lambda p: ["*"] if is_waiting_preemptible(p) else [])
+        self.pods.add_index("would-borrow", lambda p: ["*"] if waits_preemptible_in_cluster_view(p) else [])
         self.jobs.add_index("lender", lambda j: ["*"] if j.spec.lend_spares and not j.is_finished else [])
         self.jobs.add_index("loans", lambda j: ["*"] if j.status.loans else [])
         self.jobs.add_index("borrower", lambda j: {b.uid for loan in j.status.loans for b in loan.borrowers})
@@ -136,7 +136,7 @@ class ClusterView:
         )
 
     def _measure_node(self, old: Node | None, new: Node | None) -> None:
-        if is_node_of_same_size(old, new):
+        if node_keeps_cluster_capacity(old, new):
             return
         self._capacity = None
         if new is not None:
@@ -145,7 +145,7 @@ class ClusterView:
             self._amounts.pop(old.name, None)
 
     def _measure_ledger(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
-        if new is not None and not is_ledger_of_same_size(old, new):
+        if new is not None and not ledger_keeps_cluster_capacity(old, new):
             self._measure_node(None, self.nodes.get(new.name))
 
     def capacity(self) -> ClusterCapacity:
@@ -302,7 +302,7 @@ class ClusterView:
         lease_s = self._fencing_lease_s(node)
         if not lease_s or self.is_dead(node, now):
             return 0.0
-        seconds = promise_s(lease_s, self._term_left())
+        seconds = promised_fence_bound_s(lease_s, self._term_left())
         if seconds:
             self._promised[node] = now
         return seconds
@@ -395,7 +395,7 @@ class ClusterView:
         return [place for job in self.jobs.by_index("loans", "*") for place in loan_reservations(job)]
 
 
-def is_waiting_preemptible(pod: Pod) -> bool:
+def waits_preemptible_in_cluster_view(pod: Pod) -> bool:
     """A preemptible pod that the scheduler has refused."""
     if pod.spec.node_name or pod.is_terminal or pod.is_deleting or not is_preemptible_pod(pod):
         return False
@@ -407,7 +407,7 @@ def pod_gang_index_key(pod: Pod) -> str:
     return f"{pod.namespace}/{pod.labels.get(LABEL_GANG, '')}"
 
 
-def incident_gang_index_keys(incident: Incident) -> set[str]:
+def cluster_view_incident_gang_keys(incident: Incident) -> set[str]:
     """TrainingJobs that the incident is about or tells of, as namespace/name."""
     subject, status = incident.spec.subject, incident.status
     found = {f"{subject.namespace}/{subject.gang}"} if subject.gang else set()

@@ -13,7 +13,7 @@ from remuda.api.conditions import find_condition
 from remuda.api.devices import DeviceState, NodeDevices, Signal, Verdict
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import to_seconds
-from remuda.core.health.correlation import DomainSuspect, find_domain_suspects, switch_neighbours
+from remuda.core.health.correlation import DomainSuspect, correlated_switch_findings, find_domain_suspects
 from remuda.core.health.failure_index import (
     HELD_BACK,
     KEEP_S,
@@ -128,7 +128,7 @@ class DomainSuspicion:
 
     def neighbours(self, node: str) -> dict[str, Signal]:
         """Devices of the node that share a failed switch."""
-        return switch_neighbours(self.recent, self.suspects, node) if self.suspects else {}
+        return correlated_switch_findings(self.recent, self.suspects, node) if self.suspects else {}
 
     def _reweigh_suspects(self) -> None:
         before, self._suspected = self._suspected, {node for s in self.suspects for node in s.every}

@@ -44,8 +44,8 @@ from remuda.core.foreign.device_failures import (
 from remuda.core.foreign.gangs import is_remuda_pod
 from remuda.core.foreign.refused_pods import (
     RefusedPodsPlan,
+    is_foreign_pod_refusal_recorded,
     is_pod_refused_by_node,
-    is_refusal_recorded,
     plan_refused_pods,
 )
 from remuda.core.foreign.unreachable import fail_unreachable_pods
@@ -130,7 +130,7 @@ class ForeignController:
         if pod is None or not pod.spec.node_name:
             return
         if new is not None and is_pod_refused_by_node(new):
-            if not is_refusal_recorded(new):
+            if not is_foreign_pod_refusal_recorded(new):
                 self._fresh.setdefault(new.spec.node_name, {})[new.uid] = new
             self._queue.add(new.spec.node_name)
         elif not is_remuda_pod(pod):

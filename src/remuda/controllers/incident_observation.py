@@ -13,8 +13,8 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.controllers.cluster_view import ClusterView, pod_gang_index_key
 from remuda.core.health.correlation import DomainSuspect
 from remuda.core.incidents.gang_incidents import GangIncidentView
-from remuda.core.incidents.pods import NodeIncidentView, launcher_exit_evidence
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.incidents.pods import NodeIncidentView, incident_evidence_of_launcher_exit
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 
 KEPT_S, KEPT = 120.0, 64
 
@@ -27,7 +27,7 @@ class GonePods:
         self._pods: dict[str, list[tuple[float, Pod]]] = {}
 
     def add(self, pod: Pod) -> None:
-        if pod.spec.node_name and devices_of_pod(pod):
+        if pod.spec.node_name and snapshot_devices_of_pod(pod):
             kept = self._pods.setdefault(pod.spec.node_name, [])
             kept.append((self._clock(), pod))
             del kept[:-KEPT]
@@ -42,7 +42,7 @@ class GonePods:
         return tuple(pod for _, pod in kept)
 
 
-def node_incident_view(view: ClusterView, name: str, gone: Sequence[Pod], now: float) -> NodeIncidentView:
+def node_incident_observation(view: ClusterView, name: str, gone: Sequence[Pod], now: float) -> NodeIncidentView:
     pods = view.pods.by_index("node", name)
     present = frozenset(p.uid for p in pods)
     node = view.nodes.get(name)
@@ -63,16 +63,18 @@ def node_incident_view(view: ClusterView, name: str, gone: Sequence[Pod], now: f
     )
 
 
-def gang_incident_view(view: ClusterView, namespace: str, name: str) -> GangIncidentView:
+def gang_incident_observation(view: ClusterView, namespace: str, name: str) -> GangIncidentView:
     job = view.jobs.get(name, namespace)
     exits: list[Evidence] = []
     for pod in view.pods.by_index("gang", f"{namespace}/{name}"):
         if (report := view.reports.get(pod.uid)) is not None:
-            exits += launcher_exit_evidence([report], {pod.uid}, 0.0, pod.spec.node_name)
+            exits += incident_evidence_of_launcher_exit([report], {pod.uid}, 0.0, pod.spec.node_name)
     return GangIncidentView(namespace, name, job, tuple(exits))
 
 
-def incidents_by_member(view: ClusterView, suspects: Sequence[DomainSuspect]) -> Mapping[str, Sequence[Incident]]:
+def cluster_view_incidents_by_member(
+    view: ClusterView, suspects: Sequence[DomainSuspect]
+) -> Mapping[str, Sequence[Incident]]:
     """The incidents of what failed in those domains, by member."""
     parts: dict[str, list[Incident]] = {}
     for node in sorted({node for suspect in suspects for node in suspect.nodes}):

@@ -27,9 +27,9 @@ from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.domain_suspicion import DomainSuspicion
 from remuda.controllers.incident_observation import (
     GonePods,
-    gang_incident_view,
-    incidents_by_member,
-    node_incident_view,
+    cluster_view_incidents_by_member,
+    gang_incident_observation,
+    node_incident_observation,
 )
 from remuda.core.health.agent_liveness import node_of_liveness_lease
 from remuda.core.incidents.closing import Retention, outdated_incidents
@@ -37,7 +37,7 @@ from remuda.core.incidents.device_incidents import plan_device_incidents
 from remuda.core.incidents.domain_incidents import plan_domain_incidents
 from remuda.core.incidents.gang_incidents import GangIncidentView, plan_gang_incidents
 from remuda.core.incidents.mass_silence_incidents import is_mass_silence_incident, plan_mass_silence_incidents
-from remuda.core.incidents.names import IncidentPlan, IncidentTimes, incident_subject_words
+from remuda.core.incidents.names import IncidentPlan, IncidentTimes, incident_subject_name
 from remuda.core.incidents.node_incidents import plan_node_incidents
 from remuda.core.incidents.pods import NodeIncidentView
 from remuda.kube.cluster import Cluster, Preconditions
@@ -182,9 +182,9 @@ class IncidentController:
         match key:
             case ("node", name):
                 await self._view.confirm_dead([name], now)
-                return node_incident_view(self._view, name, self._gone.of(name), now)
+                return node_incident_observation(self._view, name, self._gone.of(name), now)
             case ("gang", namespace, name):
-                return gang_incident_view(self._view, namespace, name)
+                return gang_incident_observation(self._view, namespace, name)
         if key == LEASES:
             await self._view.confirm_silent(now)
         return key
@@ -200,7 +200,7 @@ class IncidentController:
             return plan_gang_incidents(observed, self._incidents_concerning(observed), now, self._times)
         if observed == DOMAINS:
             suspects = self._suspicion.suspects
-            parts = incidents_by_member(self._view, suspects)
+            parts = cluster_view_incidents_by_member(self._view, suspects)
             domains = [i for i in incidents.by_index("domain", "*") if not is_mass_silence_incident(i)]
             return plan_domain_incidents(suspects, domains, parts, incidents.get, now)
         if observed == RETENTION:
@@ -264,7 +264,7 @@ class IncidentController:
 
     def _record_events(self, incident: Incident, status: IncidentStatus) -> None:
         before = incident.status
-        what = incident_subject_words(incident.spec.subject)
+        what = incident_subject_name(incident.spec.subject)
         if before.opened_at is None:
             log.warning("incident opened", incident=incident.name, reason=status.verdict.reason)
             hit = f" Hit: {', '.join(a.pod for a in status.affected[:4])}." if status.affected else ""

@@ -40,7 +40,7 @@ async def delete_pod(cluster: Cluster, pod: Pod) -> bool:
     return True
 
 
-async def drain_pods(cluster: Cluster, plan: DrainPlan) -> None:
+async def carry_out_drain_pod_removal(cluster: Cluster, plan: DrainPlan) -> None:
     for pod in plan.evict:
         await evict_pod(cluster, pod)
     for pod in plan.delete:

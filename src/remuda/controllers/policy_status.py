@@ -18,18 +18,18 @@ from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
 from remuda.api.remedies import RemedyPolicy, RemedyPolicyStatus
 from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.remedy_table import RemedyTable
-from remuda.core.remedies.breaker import with_last_opening
+from remuda.core.remedies.breaker import with_last_breaker_opening
 from remuda.core.remedies.policies import (
     INVALID,
     OVERLAPS,
-    first_device_type,
+    device_type_for_remedy_policy,
     is_policy_paused,
     policy_in_force,
     policy_overlaps,
     remedy_policy_refusal,
-    unknown_ladder_reasons,
+    remedy_reasons_matching_no_fault,
 )
-from remuda.core.remedies.rungs import is_rung_held_back, is_under_remedy
+from remuda.core.remedies.rungs import is_remedy_held_back, is_under_remedy
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -86,7 +86,7 @@ class PolicyController:
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         """A node is a policy's once its devices are known."""
-        if old is None or new is None or first_device_type(old) != first_device_type(new):
+        if old is None or new is None or device_type_for_remedy_policy(old) != device_type_for_remedy_policy(new):
             self._look_at_all_soon()
 
     def _look_at_all_soon(self) -> None:
@@ -102,13 +102,13 @@ class PolicyController:
         name = observed.name
         active = (f for f in self._table.occupancy(now) if f.policy == name and f.is_active)
         found = self._table.breaker(self._view.policy_in_force(name) or policy_in_force(observed), now)
-        breaker = with_last_opening(found, observed.status.breaker, now)
+        breaker = with_last_breaker_opening(found, observed.status.breaker, now)
         status = RemedyPolicyStatus(
             nodes=len(self._table.nodes_of(name)),
             under_remedy=sorted({node for f in active for node in f.nodes}),
             held_back=len(self._table.held(name, MANY)),
             breaker=breaker,
-            conditions=policy_conditions(observed, self._view.policies.items(), now),
+            conditions=reconciled_policy_conditions(observed, self._view.policies.items(), now),
         )
         pause = observed.spec.pause
         ends = [to_seconds(end) for end in (breaker.closes_at, pause.until if pause is not None else None) if end]
@@ -134,7 +134,7 @@ class PolicyController:
         return planned.look_again_s
 
 
-def policy_conditions(policy: RemedyPolicy, others: list[RemedyPolicy], now: float) -> list[Condition]:
+def reconciled_policy_conditions(policy: RemedyPolicy, others: list[RemedyPolicy], now: float) -> list[Condition]:
     """What is odd about the policy. A condition that was never true is not there."""
     moment, conditions = to_time(now), policy.status.conditions
 
@@ -153,7 +153,7 @@ def policy_conditions(policy: RemedyPolicy, others: list[RemedyPolicy], now: flo
         for o in found
     )
     say(OVERLAPS, bool(found), "SamePriorityAndSelectivity", f"{words} Give one a higher priority.", "Distinct")
-    unknown = unknown_ladder_reasons(policy)
+    unknown = remedy_reasons_matching_no_fault(policy)
     named = ", ".join(unknown)
     say("UnknownReasons", bool(unknown), "NoSuchFault", f"No fault of this build has the reason {named}.", "Known")
     pause = policy.spec.pause
@@ -170,7 +170,7 @@ def _invalid_policy_message(refused: Refusal | None) -> str:
 def _what_policies_read_of_incident(incident: Incident) -> tuple[object, ...]:
     return (
         is_under_remedy(incident),
-        is_rung_held_back(incident),
+        is_remedy_held_back(incident),
         incident.status.opened_at,
         incident.status.verdict.state,
     )

@@ -39,12 +39,12 @@ class RefusedPods:
 
     async def record(self, pod: Pod, number: int, now: float) -> None:
         """First the number, then the condition that says it is there. What is done for a pod once is done before that."""
-        is_over = rules.wants_retry_pod(pod) and number > rules.ADMISSION_BUDGET
+        is_over = rules.foreign_pod_wants_retry(pod) and number > rules.ADMISSION_BUDGET
         if self._forgives and (owner := pod.owner("Job")) is not None:
             is_over = not await self._forgive_job(pod, owner, number)
         count: JsonObject = {"metadata": {"annotations": {ANNOTATION_REJECTIONS: str(number)}}}
         try:
-            if rules.is_refusal_recorded(await self._cluster.get(Pod, pod.name, pod.namespace)):
+            if rules.is_foreign_pod_refusal_recorded(await self._cluster.get(Pod, pod.name, pod.namespace)):
                 return  # our copy is late; counted again, it would count twice
             newest = await self._cluster.patch(Pod, pod.name, count, pod.namespace, when=Preconditions(uid=pod.uid))
         except (NotFound, Conflict):
@@ -69,7 +69,7 @@ class RefusedPods:
                 return True  # by a rule of its own; there is nothing to give back
             if number > rules.foreign_job_admission_budget(job):
                 return False
-            patch = rules.forgive_patch(job, pod.uid) if job.uid == owner.uid else {}
+            patch = rules.patch_forgiving_foreign_job(job, pod.uid) if job.uid == owner.uid else {}
             if patch:
                 when = Preconditions(uid=job.uid, resource_version=job.metadata.resource_version)
                 await self._cluster.patch(Job, job.name, patch, job.namespace, when=when)
@@ -82,7 +82,7 @@ class RefusedPods:
             whole = await self._cluster.get(WholePod, pod.name, pod.namespace)
             if whole.uid != pod.uid:
                 return
-            body = rules.retry_pod({"metadata": to_wire(whole.metadata), "spec": whole.spec}, number)
+            body = rules.foreign_retry_pod_body({"metadata": to_wire(whole.metadata), "spec": whole.spec}, number)
             await self._cluster.create(Pod, body)
             self._events.normal(pod, "MadeAgain", f"{body['metadata']['name']} replaces it.")
         except AlreadyExists:

@@ -18,23 +18,23 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject
 from remuda.api.remedies import RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.pod_removal import drain_pods
+from remuda.controllers.pod_removal import carry_out_drain_pod_removal
 from remuda.controllers.remedy_hooks import ObjectHooks
 from remuda.controllers.remedy_table import RemedyTable
 from remuda.core.health.agent_liveness import agent_silent_since, liveness_lease_name
 from remuda.core.remedies.drain import (
     RecycleDomain,
-    remedy_hold_patch,
+    node_drain_patch_for_remedy,
+    node_hold_patch_for_remedy,
     remedy_holder,
     remedy_marks,
-    remedy_node_patch,
 )
 from remuda.core.remedies.hook_kinds import HookKinds
 from remuda.core.remedies.ladder.climb import climb_ladder, may_take_over_quarantine
 from remuda.core.remedies.ladder.types import LadderCase, LadderStep
 from remuda.core.remedies.policies import SHARED_REASONS
 from remuda.core.remedies.rollout import rollout_owner
-from remuda.core.remedies.rungs import device_remedies, first_rung_began_at, is_rung_held_back, is_under_remedy
+from remuda.core.remedies.rungs import device_remedies, first_remedy_began_at, is_remedy_held_back, is_under_remedy
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -99,7 +99,7 @@ class RemedyController:
         if self._is_echo(old, new):
             return
         is_over = new is not None and not new.is_open and (old is None or not old.is_open)
-        if new is not None and (not is_over or (old is None and first_rung_began_at(new) is not None)):
+        if new is not None and (not is_over or (old is None and first_remedy_began_at(new) is not None)):
             self._queue.add(new.name)
 
     def _is_echo(self, old: Incident | None, new: Incident | None) -> bool:
@@ -218,7 +218,7 @@ class RemedyController:
             return None
         case, step = planned.case, planned.step
         decided = msgspec.structs.replace(case.incident, status=step.status)
-        if is_rung_held_back(decided) and first_rung_began_at(decided) is None:
+        if is_remedy_held_back(decided) and first_remedy_began_at(decided) is None:
             self._waiting[decided.name] = step.status, self._table.released
         else:
             self._waiting.pop(decided.name, None)
@@ -232,7 +232,7 @@ class RemedyController:
         for ledger in planned.ledgers:
             await self._write_orders(ledger, case, step)
         if step.drain is not None:
-            await drain_pods(self._cluster, step.drain)
+            await carry_out_drain_pod_removal(self._cluster, step.drain)
         again = step.look_again_s
         if step.call is not None and await self._hooks.call(case.incident.name, step.call):
             again = 0.0
@@ -245,12 +245,14 @@ class RemedyController:
 
     async def _take(self, node: Node, incident: str) -> Node | None:
         """The node as it is once it is ours; None: it is gone."""
-        return await self._patch_node(node, incident, remedy_hold_patch(node, incident))
+        return await self._patch_node(node, incident, node_hold_patch_for_remedy(node, incident))
 
     async def _mark(self, node: Node, incident: str, step: LadderStep) -> None:
         is_empty = node.name in step.cordon
         request = step.request if is_empty else None
-        patch = remedy_node_patch(node, incident, hold=node.name in step.hold, cordon=is_empty, request=request)
+        patch = node_drain_patch_for_remedy(
+            node, incident, hold=node.name in step.hold, cordon=is_empty, request=request
+        )
         await self._patch_node(node, incident, patch)
 
     async def _patch_node(self, node: Node, incident: str, patch: JsonObject) -> Node | None:

@@ -14,7 +14,7 @@ from remuda.api.conditions import is_condition_true
 from remuda.api.errors import AlreadyExists, ApiError, NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import Condition, JsonObject, KObject, Resource
-from remuda.core.remedies.hook_kinds import HookKinds, check_hook_kind
+from remuda.core.remedies.hook_kinds import HookKinds, require_allowed_remedy_hook_kind
 from remuda.core.remedies.hook_objects import HookCall, HookResult
 from remuda.kube.cluster import Cluster
 
@@ -54,7 +54,7 @@ class ObjectHooks:
         """The objects are there, and what they say is kept. True once they have ended."""
         try:
             for body in call.bodies:
-                check_hook_kind(body, self._allowed)
+                require_allowed_remedy_hook_kind(body, self._allowed)
         except Refusal as refusal:
             words = f"{refusal.message} {refusal.fix or ''}".strip()
             self._made[incident] = HookResult(call.key, "Refused", words, reason=refusal.reason)

@@ -23,17 +23,17 @@ from remuda.api.names import LABEL_CLIQUE, LABEL_RESERVATION
 from remuda.api.remedies import Breaker, BreakerStatus, RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
 from remuda.core.remedies.breaker import NodeFailure, RemedyBreakerWatch, breaker_status, watch_breaker
-from remuda.core.remedies.drain import RecycleDomain, recycle_domain, remedy_marks
+from remuda.core.remedies.drain import RecycleDomain, domain_recycled_by_remedy, remedy_marks
 from remuda.core.remedies.limits import HOUR_S, HeldBack, RemedyGate, RemedyPool
 from remuda.core.remedies.occupancy import RemedyFootprint, RemedyOccupancy
-from remuda.core.remedies.policies import first_device_type, is_policy_paused, remedy_policy_for
+from remuda.core.remedies.policies import device_type_for_remedy_policy, is_policy_paused, remedy_policy_for
 from remuda.core.remedies.policy_status import REMEMBERED_S, breaker_failure
 from remuda.core.remedies.remedy_keys import parse_rung_key
 from remuda.core.remedies.rungs import (
     RECYCLES,
     device_remedies,
-    first_rung_began_at,
-    is_rung_held_back,
+    first_remedy_began_at,
+    is_remedy_held_back,
     is_under_remedy,
 )
 
@@ -83,7 +83,7 @@ class RemedyTable:
     def domain_of(self, node: Node) -> RecycleDomain:
         clique = node.labels.get(LABEL_CLIQUE, "")
         peers = self._view.nodes.by_index("clique", clique) if clique else []
-        return recycle_domain(node, self._view.devices.get(node.name), peers)
+        return domain_recycled_by_remedy(node, self._view.devices.get(node.name), peers)
 
     def _refresh(self) -> None:
         if self._is_stale:
@@ -107,7 +107,7 @@ class RemedyTable:
             self._nodes_of.get(before.name, set()).discard(name)
         if node is None or devices is None:
             return
-        policy = remedy_policy_for(first_device_type(devices), node.labels, self._view.policies_in_force)
+        policy = remedy_policy_for(device_type_for_remedy_policy(devices), node.labels, self._view.policies_in_force)
         self._policy_of[name] = policy
         self._nodes_of.setdefault(policy.name, set()).add(name)
 
@@ -121,7 +121,9 @@ class RemedyTable:
             self._assign_policy((new or old).name)  # type: ignore[union-attr]
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
-        if not self._is_stale and (old is None or new is None or first_device_type(old) != first_device_type(new)):
+        if not self._is_stale and (
+            old is None or new is None or device_type_for_remedy_policy(old) != device_type_for_remedy_policy(new)
+        ):
             self._assign_policy((new or old).name)  # type: ignore[union-attr]
 
     # --- what is under remedy -----------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ class RemedyTable:
         known = self.newest(incident.name)
         if known is not None and is_under_remedy(known) and not is_under_remedy(incident):
             return
-        if first_rung_began_at(incident) is not None:
+        if first_remedy_began_at(incident) is not None:
             self._count_incident(incident)
         else:
             self._forget_incident(incident.name)
@@ -186,9 +188,9 @@ class RemedyTable:
         self._watches.clear()
 
     def _note_incident(self, incident: Incident) -> None:
-        if first_rung_began_at(incident) is not None:
+        if first_remedy_began_at(incident) is not None:
             self._count_incident(incident)
-        if is_rung_held_back(incident):
+        if is_remedy_held_back(incident):
             self._held.setdefault(incident.name)
         else:
             self._held.pop(incident.name, None)
@@ -221,7 +223,7 @@ class RemedyTable:
             incident=incident.name,
             policy=policy.name,
             nodes=nodes,
-            began=first_rung_began_at(incident) or 0.0,
+            began=first_remedy_began_at(incident) or 0.0,
             rack=labels.get(policy.spec.limits.rack_label, ""),
             tenants=tuple(sorted(namespaces - {""})),
             reservation=labels.get(LABEL_RESERVATION, ""),
@@ -242,7 +244,7 @@ class RemedyTable:
             return
         self._tidied_at = now
         for name, incident in list(self._begun.items()):
-            if not incident.is_open and now - (first_rung_began_at(incident) or 0.0) >= HOUR_S:
+            if not incident.is_open and now - (first_remedy_began_at(incident) or 0.0) >= HOUR_S:
                 self._forget_incident(name)
         old = [name for name, failed in self._failed.items() if failed.at < now - REMEMBERED_S]
         for name in old:
@@ -254,7 +256,7 @@ class RemedyTable:
 
     def gate(self, incident: Incident, now: float) -> RemedyGate:
         new, policy = self._footprint(incident), self.policy_of(incident.spec.subject.node)
-        has_begun = first_rung_began_at(incident) is not None
+        has_begun = first_remedy_began_at(incident) is not None
         return RemedyGate(
             new=msgspec.structs.replace(new, is_active=has_begun),
             limits=policy.spec.limits,

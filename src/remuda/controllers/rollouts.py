@@ -17,9 +17,9 @@ from remuda.api.meta import JsonObject
 from remuda.api.names import LABEL_CLIQUE
 from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, RolloutPhase, StepPhase
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.pod_removal import drain_pods
+from remuda.controllers.pod_removal import carry_out_drain_pod_removal
 from remuda.controllers.remedy_hooks import ObjectHooks
-from remuda.core.remedies.drain import RecycleDomain, recycle_domain
+from remuda.core.remedies.drain import RecycleDomain, domain_recycled_by_remedy
 from remuda.core.remedies.hook_kinds import HookKinds
 from remuda.core.remedies.rollout import (
     ObservedRollout,
@@ -95,7 +95,9 @@ class RolloutController:
             if clique := node.labels.get(LABEL_CLIQUE):
                 cliques.setdefault(clique, []).append(node)
         found = {
-            name: recycle_domain(node, self._view.devices.get(name), cliques.get(node.labels.get(LABEL_CLIQUE, ""), ()))
+            name: domain_recycled_by_remedy(
+                node, self._view.devices.get(name), cliques.get(node.labels.get(LABEL_CLIQUE, ""), ())
+            )
             for name, node in nodes.items()
         }
         return {name: domain for name, domain in found.items() if domain.name}
@@ -111,7 +113,7 @@ class RolloutController:
             await self._write_status(rollout, plan.status)
         await self._mark_nodes(plan.patches)
         for asked in plan.drains:
-            await drain_pods(self._cluster, asked)
+            await carry_out_drain_pod_removal(self._cluster, asked)
         for node in plan.orders:
             await self._write_orders(plan, node)
         again = plan.look_again_s

@@ -20,25 +20,29 @@ from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import TrainingJob, TrainingJobSpec
-from remuda.controllers.cluster_view import ClusterView, is_waiting_preemptible
-from remuda.core.gang.kubelet_pods import KubeletGangPodForm, asks_for_devices, is_host_path_refused
+from remuda.controllers.cluster_view import ClusterView, waits_preemptible_in_cluster_view
+from remuda.core.gang.kubelet_pods import KubeletGangPodForm, gang_pod_asks_for_devices, is_gang_host_path_refused
 from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.remedies.policies import BY_JOB
 from remuda.core.scheduling.waiting_gangs import waiting_pod_created_at
-from remuda.core.state.cluster_capacity import ClusterCapacity, is_ledger_of_same_size, is_node_of_same_size
+from remuda.core.state.cluster_capacity import (
+    ClusterCapacity,
+    ledger_keeps_cluster_capacity,
+    node_keeps_cluster_capacity,
+)
 from remuda.core.state.leaving_nodes import NodeLeavingState, leaving_state_of_node
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 from remuda.core.training.backoff import (
     PodCreateBackoff,
-    is_new_job_pod_refusal,
-    next_job_pod_backoff,
+    is_new_training_pod_refusal,
+    next_training_pod_backoff,
     pod_create_wait_s,
 )
 from remuda.core.training.job_plan import plan_training
 from remuda.core.training.job_status import invalid_job_refusal, with_invalid_job
 from remuda.core.training.planning_context import BorrowerRecall, GangObserved, LendingView, PodDeletion, TrainingPlan
 from remuda.core.training.spare_lending import DEVICE_RECALLED
-from remuda.core.training.status_events import job_events_of
+from remuda.core.training.status_events import training_job_status_events
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -136,7 +140,11 @@ class TrainingController:
             self._queue.add(key)
         elif pod is not None:
             lenders = self._view.jobs.by_index("borrower", pod.uid)
-            if new is not None and is_waiting_preemptible(new) and (old is None or not is_waiting_preemptible(old)):
+            if (
+                new is not None
+                and waits_preemptible_in_cluster_view(new)
+                and (old is None or not waits_preemptible_in_cluster_view(old))
+            ):
                 lenders = self._view.jobs.by_index("lender", "*")
             for job in lenders:
                 self._queue.add((job.namespace, job.name))
@@ -145,7 +153,7 @@ class TrainingController:
         node = new or old
         if node is not None:
             self._wake_node(node.name)
-        if not is_ledger_of_same_size(old, new):
+        if not ledger_keeps_cluster_capacity(old, new):
             self._wake_too_large()
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
@@ -153,7 +161,7 @@ class TrainingController:
         clusters by what a node has."""
         if new is not None and leaving_state_of_node(new) != (leaving_state_of_node(old) if old is not None else None):
             self._wake_node(new.name)
-        if not is_node_of_same_size(old, new):
+        if not node_keeps_cluster_capacity(old, new):
             self._wake_too_large()
 
     def _wake_too_large(self) -> None:
@@ -251,7 +259,7 @@ class TrainingController:
                 TrainingJob, msgspec.structs.replace(job, status=plan.status), subresource="status"
             )
             self._remember_written(job, written)
-            for news in job_events_of(job.status, plan.status):
+            for news in training_job_status_events(job.status, plan.status):
                 (self._events.warning if news.is_warning else self._events.normal)(job, news.reason, news.message)
             if plan.status.attempt != job.status.attempt:
                 log.info("attempt", job=job.name, attempt=plan.status.attempt, reason=plan.status.reason)
@@ -311,8 +319,8 @@ class TrainingController:
         except ApiError as error:
             if not error.is_refusal:
                 raise
-            after = self._refused[key] = next_job_pod_backoff(before, error.message, now)
-            if not is_new_job_pod_refusal(before, after):
+            after = self._refused[key] = next_training_pod_backoff(before, error.message, now)
+            if not is_new_training_pod_refusal(before, after):
                 return after.until - now
             log.warning("pods refused", job=job.name, reason=error.reason, message=error.message)
             self._events.warning(job, "FailedCreate", error.message)
@@ -339,7 +347,7 @@ class TrainingController:
         try:
             return await self._cluster.create(Pod, self._form.rewrite(body, job.spec.checkpoint))
         except ApiError as error:
-            if not (is_host_path_refused(error.message) and asks_for_devices(body)):
+            if not (is_gang_host_path_refused(error.message) and gang_pod_asks_for_devices(body)):
                 raise
         return await self._cluster.create(Pod, self._form.rewrite(body, job.spec.checkpoint, by_plugin=True))
 
@@ -378,13 +386,13 @@ class TrainingController:
             held=held,
             report=self._view.reports.get(pod.uid),
             progress=_observed_member_progress(beat),
-            bad_device=self._judged(node, held or devices_of_pod(pod), BAD) if node else None,
-            slow_device=self._judged(node, held or devices_of_pod(pod), SLOW) if node else None,
+            bad_device=self._judged(node, held or snapshot_devices_of_pod(pod), BAD) if node else None,
+            slow_device=self._judged(node, held or snapshot_devices_of_pod(pod), SLOW) if node else None,
             leaving=self._leaving(node) if node else None,
             node_dead=bool(node) and self._view.is_dead(node, now),
             node_held=bool(node) and self._view.is_held(node, now),
             unheard=self._view.unheard_times(node, now) if node else (),
-            signals=self._signals(node, held or devices_of_pod(pod)) if node else (),
+            signals=self._signals(node, held or snapshot_devices_of_pod(pod)) if node else (),
             memory_pressure=bool(node) and self._has_pressure(node),
         )
 

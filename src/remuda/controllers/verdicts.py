@@ -36,10 +36,10 @@ from remuda.core.health.agent_liveness import (
 from remuda.core.health.correlation import NVSWITCH_FAILED, DomainSuspect
 from remuda.core.health.findings import NodeFindings, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node, verdicts_summary
-from remuda.core.health.node_notices import is_health_notice_held_down, judge_node_notices, notice_hold_ends_at
-from remuda.core.health.signal_fusion import classify_device_signals, debounce_ends_at
+from remuda.core.health.node_notices import is_node_notice_held_down, judge_node_notices, notice_hold_ends_at
+from remuda.core.health.signal_fusion import classify_device_signals, health_signal_debounce_ends_at
 from remuda.core.health.streamed_signals import StreamedSignals
-from remuda.core.health.timers import HealthTimers, health_timers_of, quarantine_flapping
+from remuda.core.health.timers import HealthTimers, health_quarantine_for_flapping, health_timers_of
 from remuda.core.remedies.policies import remedy_policy_for
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -219,15 +219,15 @@ class VerdictController:
         if newest.history:
             self.suspicion.score(newest, now)
         looks = (
-            debounce_ends_at(newest, classified, now, timers),
+            health_signal_debounce_ends_at(newest, classified, now, timers),
             notice_hold_ends_at(newest, now),
             agent_lease_ends_at(observed.lease, now),
             found.ends_at,
         )
         ends = [end for end in looks if end is not None]
         again = max(0.0, min(ends) - now) + 0.001 if ends else None
-        due = tuple(n for n in notices if not is_health_notice_held_down(n, now))
-        orders = quarantine_flapping(devices, now, timers)
+        due = tuple(n for n in notices if not is_node_notice_held_down(n, now))
+        orders = health_quarantine_for_flapping(devices, now, timers)
         return NodeJudged(devices, verdicts, notices, orders, again, observed.node, due, found, self._search(now))
 
     def _search(self, now: float) -> float | None:

@@ -23,10 +23,10 @@ from remuda.core.incidents.webhook_notices import (
     MAX_AGE_S,
     DueNotice,
     WebhookNotice,
-    breaker_notices,
+    breaker_incident_notices,
     due_notices,
     incident_notices,
-    taken_notices_patch,
+    taken_incident_notices_patch,
     webhook_body,
 )
 from remuda.core.remedies.policies import remedy_policy_for
@@ -98,7 +98,7 @@ class WebhookNoticeController:
         self._is_anyone_told = any(policy.spec.webhooks for policy in self._view.policies_in_force)
         if new is None:
             return
-        if old is None or breaker_notices(old) != breaker_notices(new):
+        if old is None or breaker_incident_notices(old) != breaker_incident_notices(new):
             self._queue.add(("policy", new.name))
         if new.spec.webhooks if old is None else old.spec.webhooks != new.spec.webhooks:
             for incident in self._view.incidents.items():
@@ -114,7 +114,7 @@ class WebhookNoticeController:
         if isinstance(obj, Incident):
             return DueNotices(key, due_notices(obj, incident_notices(obj), self._policy(obj).spec.webhooks, now))
         if isinstance(obj, RemedyPolicy):
-            return DueNotices(key, due_notices(obj, breaker_notices(obj), obj.spec.webhooks, now))
+            return DueNotices(key, due_notices(obj, breaker_incident_notices(obj), obj.spec.webhooks, now))
         return DueNotices(key)
 
     async def apply(self, planned: DueNotices) -> float | None:
@@ -223,7 +223,7 @@ class WebhookNoticeController:
             try:
                 obj = await self._cluster.get(kind, key[1])
                 when = Preconditions(uid=obj.uid, resource_version=obj.metadata.resource_version)
-                await self._cluster.patch(kind, key[1], taken_notices_patch(obj, url, ids), when=when)
+                await self._cluster.patch(kind, key[1], taken_incident_notices_patch(obj, url, ids), when=when)
                 return
             except Conflict:
                 continue

@@ -134,7 +134,7 @@ class PagedCluster(Protocol):
         ...
 
 
-async def list_pages(
+async def list_pages_of_any_cluster(
     cluster: Cluster,
     kind: type[K],
     namespace: str = "",

@@ -15,7 +15,7 @@ from remuda.api.errors import ApiError, Unavailable
 from remuda.api.kubernetes.core_v1 import Binding
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
-from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent, list_pages
+from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent, list_pages_of_any_cluster
 from remuda.kube.runtime.leader import LeaderTerm
 
 K = TypeVar("K", bound=KObject)
@@ -68,7 +68,7 @@ class GuardedCluster:
         fields: FieldSelector = NO_FIELDS,
     ) -> AsyncIterator[Listing[K]]:
         self._reading()
-        return list_pages(self._cluster, kind, namespace, labels=labels, fields=fields)
+        return list_pages_of_any_cluster(self._cluster, kind, namespace, labels=labels, fields=fields)
 
     def watch(
         self,

@@ -113,7 +113,7 @@ class CheckpointLooks:
         assert self._place is not None
         directory, rank = self._place
         try:
-            self._kept = step, self._ask(lambda: checkpoints.is_checkpoint_kept(directory, rank, step))
+            self._kept = step, self._ask(lambda: checkpoints.is_checkpoint_commit_on_disk(directory, rank, step))
         except OSError:
             pass  # looked for again when it is named again
 

@@ -220,7 +220,7 @@ def abandon_checkpoints_above(directory: str, rank: int, step: int, why: str) ->
     return marked
 
 
-def is_checkpoint_kept(directory: str, rank: int, step: int) -> bool:
+def is_checkpoint_commit_on_disk(directory: str, rank: int, step: int) -> bool:
     """The commit mark is where it is looked for at a restart: whoever saved it keeps to the contract of these files."""
     try:
         os.stat(f"{directory}/rank-{rank}/step-{step}.json")

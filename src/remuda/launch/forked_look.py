@@ -102,6 +102,6 @@ def _look(question: "Callable[[], object]", write: int, close: "Iterable[int]") 
         nothing = os.open("/dev/null", os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
-        os.write(write, jsonline.render_json_line(question()).encode())
+        os.write(write, jsonline.encode_launch_json_line(question()).encode())
     finally:
         os._exit(0)

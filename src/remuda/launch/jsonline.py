@@ -59,7 +59,7 @@ def parse_json_line(text: str | bytes) -> "Any":
     return value
 
 
-def render_json_line(value: object) -> str:
+def encode_launch_json_line(value: object) -> str:
     """Render str, int, float, bool, None, and dicts, lists and tuples of them."""
     if isinstance(value, str):
         return _quote(value)
@@ -76,7 +76,9 @@ def render_json_line(value: object) -> str:
             raise ValueError(f"{value} cannot be written as JSON")
         return float.__repr__(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_quote(str(key))}:{render_json_line(item)}" for key, item in value.items()) + "}"
+        return (
+            "{" + ",".join(f"{_quote(str(key))}:{encode_launch_json_line(item)}" for key, item in value.items()) + "}"
+        )
     if isinstance(value, list | tuple):
-        return "[" + ",".join(map(render_json_line, value)) + "]"
+        return "[" + ",".join(map(encode_launch_json_line, value)) + "]"
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -367,7 +367,7 @@ class LauncherShell:
         line = f"--- remuda attempt={attempt} rank={rank} host={self._pod} time={launcher_clock():.3f} ---\n"
         if user_process.user_output_is_mid_line():  # a killed child need not have finished its last line
             line = "\n" + line
-        for stream in (1, 2) if user_process.has_two_output_streams() else (1,):
+        for stream in (1, 2) if user_process.user_output_has_two_streams() else (1,):
             try:
                 os.write(stream, line.encode("utf-8", "backslashreplace"))
             except OSError:
@@ -426,7 +426,7 @@ class LauncherShell:
             except FileNotFoundError:
                 pass
             with open(path + ".tmp", "x", encoding="utf-8") as file:  # whatever the child puts there is not opened
-                file.write(jsonline.render_json_line({"deadline": request.deadline, "step": request.step}))
+                file.write(jsonline.encode_launch_json_line({"deadline": request.deadline, "step": request.step}))
             os.replace(path + ".tmp", path)
         except OSError as error:
             write_launcher_log(f"could not ask for a checkpoint: {error}")

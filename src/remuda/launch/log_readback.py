@@ -14,7 +14,7 @@ _SETTLE_S = 1.0  # a shim that has not written it by then waits for a disk
 _FIONREAD, _LOCK_SH, _LOCK_NB = 0x541B, 1, 4
 
 
-def has_log_file() -> bool:
+def has_user_output_log() -> bool:
     return bool(os.environ.get(LOG_FILE))
 
 
@@ -31,7 +31,7 @@ def log_file_position() -> int:
         _let_go(held)
 
 
-def log_file_end(since: int, size: int) -> bytes:
+def user_output_log_end(since: int, size: int) -> bytes:
     """The last bytes of what was written from that position on."""
     path = os.environ.get(LOG_FILE, "")
     if not path or since < 0:

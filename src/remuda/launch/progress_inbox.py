@@ -93,7 +93,7 @@ class ProgressInbox:
 
     def _parse(self, data: bytes) -> list[protocol.Progress]:
         try:
-            return [protocol.decode_launch_progress(data)]
+            return [protocol.decode_user_process_progress(data)]
         except protocol.ProtocolError as error:
             if not self._has_complained:  # once a child is enough
                 self._has_complained = True

@@ -310,7 +310,7 @@ def encode_launch_message(message: Message) -> bytes:
     data: dict[str, object] = {"type": kind}
     for wire, (attribute, _) in _MESSAGES[kind][1].items():
         data[wire] = values[attribute]
-    line = jsonline.render_json_line(data).encode() + b"\n"
+    line = jsonline.encode_launch_json_line(data).encode() + b"\n"
     if len(line) > MAX_LINE_BYTES + 1:
         raise ProtocolError("LineTooLong", f"{kind} takes {len(line)} bytes; a line holds at most {MAX_LINE_BYTES}.")
     return line
@@ -329,7 +329,7 @@ def decode_launch_message(line: bytes) -> Message | None:
     return message
 
 
-def decode_launch_progress(data: bytes) -> Progress:
+def decode_user_process_progress(data: bytes) -> Progress:
     """A report of user code (datagram or progress file). Raises ProtocolError."""
     return Progress(
         **_read_message_fields("the progress report", Progress, _PROGRESS, _message_object("the progress report", data))

@@ -98,10 +98,10 @@ def _become_user_process(
         for fd in close:
             os.close(fd)
         os.write(write, b"\n")
-        os.write(write, jsonline.render_json_line(prepare()).encode() + b"\n")
+        os.write(write, jsonline.encode_launch_json_line(prepare()).encode() + b"\n")
         error = _run_user_command(argv, env)
     finally:  # nothing that goes wrong here may come back as a second launcher
-        os.write(write, jsonline.render_json_line((error.code, error.message[:MAX_TEXT])).encode())
+        os.write(write, jsonline.encode_launch_json_line((error.code, error.message[:MAX_TEXT])).encode())
         os._exit(error.code)
 
 
@@ -207,7 +207,7 @@ def user_output_size(fd: int = 2) -> int:
     return found.st_size if found.st_mode & 0o170000 == 0o100000 else log_readback.log_file_position()
 
 
-def has_two_output_streams() -> bool:
+def user_output_has_two_streams() -> bool:
     """Standard output and standard error lead to different places."""
     try:
         out, error = os.fstat(1), os.fstat(2)
@@ -222,8 +222,8 @@ def user_output_is_mid_line() -> bool:
         size = user_output_size(1)
         if size <= 0:
             return False
-        if log_readback.has_log_file():
-            return log_readback.log_file_end(0, 1) != b"\n"
+        if log_readback.has_user_output_log():
+            return log_readback.user_output_log_end(0, 1) != b"\n"
         with open("/proc/self/fd/1", "rb", buffering=0) as file:
             file.seek(-1, 2)
             return file.read(1) != b"\n"
@@ -250,8 +250,8 @@ def _last_output_line(output_from: int) -> str:
 
 def user_output_tail(output_from: int) -> str:
     """The end of what was written since then to the log behind standard error; "" when it cannot be read again."""
-    if log_readback.has_log_file():
-        return log_readback.log_file_end(output_from, _TAIL_BYTES).decode("utf-8", "replace")
+    if log_readback.has_user_output_log():
+        return log_readback.user_output_log_end(output_from, _TAIL_BYTES).decode("utf-8", "replace")
     size = user_output_size()
     if output_from < 0 or size <= output_from:
         return ""

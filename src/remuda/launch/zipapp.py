@@ -82,7 +82,7 @@ def build_zipapp(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def launcher_container_argv(
+def launcher_zipapp_argv(
     user_argv: list[str], pyz_path: str | os.PathLike[str], python: str | os.PathLike[str] = "python3"
 ) -> list[str]:
     """What to run as the container's first process so that the launcher runs `user_argv`.

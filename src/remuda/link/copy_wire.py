@@ -91,7 +91,7 @@ _ENCODER = msgspec.json.Encoder()
 S = TypeVar("S")
 
 
-def copy_line(message: Ask | Say) -> bytes:
+def copy_wire_line(message: Ask | Say) -> bytes:
     return _ENCODER.encode(message) + b"\n"
 
 
@@ -100,27 +100,27 @@ def read_copy_ask(line: bytes) -> Ask:
     ask = _ASK.decode(line)
     if not 0 <= ask.rank <= MAX_COUNT:
         raise ValueError("there is no such rank")
-    if isinstance(ask, AskPut | AskGet) and not is_plausible_mark(ask.mark):
+    if isinstance(ask, AskPut | AskGet) and not is_plausible_copy_wire_mark(ask.mark):
         raise ValueError("that is no checkpoint")
     if isinstance(ask, AskGet) and not 0 <= ask.offset <= ask.mark.size:
         raise ValueError("there is no such place in it")
     return ask
 
 
-def read_copy_say(line: bytes) -> Say:
+def read_copy_wire_say(line: bytes) -> Say:
     say = _SAY.decode(line)
-    if isinstance(say, SayHas) and not all(map(is_plausible_mark, say.marks)):
+    if isinstance(say, SayHas) and not all(map(is_plausible_copy_wire_mark, say.marks)):
         raise ValueError("those are no checkpoints")
     return say
 
 
-def is_plausible_mark(mark: WireMark) -> bool:
+def is_plausible_copy_wire_mark(mark: WireMark) -> bool:
     counts = (mark.step, mark.size, mark.attempt)
     is_digest = len(mark.sha256) == 64 and set(mark.sha256) <= set("0123456789abcdef")
     return all(0 <= n <= MAX_COUNT for n in counts) and is_digest
 
 
-async def bulk_streams(
+async def widen_copy_wire_streams(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """The same connection, with room for bulk: the door's own reader takes a short line and no more. Nothing may have been sent
@@ -134,7 +134,7 @@ async def bulk_streams(
     return wide, asyncio.StreamWriter(transport, protocol, wide, loop)
 
 
-async def read_copy_chunk(reader: asyncio.StreamReader, left: int, within_s: float) -> bytes:
+async def read_copy_wire_chunk(reader: asyncio.StreamReader, left: int, within_s: float) -> bytes:
     """The next of `left` bytes, a whole chunk unless they end: each is a way to a thread and back. ConnectionError when they end
     too soon, TimeoutError when they do not come."""
     async with asyncio.timeout(within_s):
@@ -144,7 +144,7 @@ async def read_copy_chunk(reader: asyncio.StreamReader, left: int, within_s: flo
             raise ConnectionError("it ended too soon") from None
 
 
-async def dial_copies(
+async def dial_copy_wire(
     node: str, host: str, port: int, tls: ssl.SSLContext, within_s: float
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """OSError, TimeoutError: it is not there, is not who it should be, or knows nothing of copies."""

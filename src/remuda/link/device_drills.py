@@ -16,18 +16,18 @@ _PLUGIN = {
 }
 
 
-def drill_factor(spec: DrillSpec) -> float:
+def device_drill_factor(spec: DrillSpec) -> float:
     return spec.factor or DEFAULT_FACTOR.get(spec.type, 1.0)
 
 
-def inject_device_drill(agent: NodeAgentLink, spec: DrillSpec) -> str:
+def inject_device_drill_over_link(agent: NodeAgentLink, spec: DrillSpec) -> str:
     """What was done, in one sentence. Refusal RealHardware, UnknownDevice, UnknownDrill."""
     where = f"{spec.device} of {spec.node}"
     if spec.type is DrillKind.DEVICE_FAIL:
         agent.inject_fault(spec.device, spec.code, spec.heals)
         return f"{where} reports {spec.code}."
     hardware = agent.hardware()
-    factor = drill_factor(spec)
+    factor = device_drill_factor(spec)
     match spec.type:
         case DrillKind.DEVICE_DROP:
             hardware.drop(spec.device)
@@ -53,13 +53,13 @@ def inject_device_drill(agent: NodeAgentLink, spec: DrillSpec) -> str:
     raise Refusal("UnknownDrill", f"This node cannot do a {spec.type}.", "See `remuda drill list`.")
 
 
-def inject_plugin_drill(agent: NodeAgentLink, spec: DrillSpec) -> str:
+def inject_plugin_drill_over_link(agent: NodeAgentLink, spec: DrillSpec) -> str:
     fault, words = _PLUGIN[spec.type]
     agent.inject_plugin_fault(spec.resource, fault)
     return f"The plugin for {spec.resource} on {spec.node} {words}."
 
 
-def take_back_device_drill(agent: NodeAgentLink, spec: DrillSpec) -> None:
+def take_back_drill_over_link(agent: NodeAgentLink, spec: DrillSpec) -> None:
     """One on devices or plugins that lasts."""
     match spec.type:
         case DrillKind.DEVICE_FAIL:

@@ -57,12 +57,12 @@ def log_end(log: Path) -> int:
     return found[-1].end if found else 0
 
 
-def read_log(log: Path, position: int, count: int = _CHUNK) -> tuple[int, bytes]:
+def read_log_segments(log: Path, position: int, count: int = _CHUNK) -> tuple[int, bytes]:
     """Up to `count` bytes from `position` on, or from the first byte that is kept, if that is later; and where they begin."""
     return _settled(lambda: _read_segments(log, position, count))
 
 
-def log_tail_start(log: Path, start: int, end: int | None, lines: int) -> int:
+def log_segments_tail_start(log: Path, start: int, end: int | None, lines: int) -> int:
     """Where the last `lines` lines of [start, end) begin. Reads from the end, in blocks, no more than it needs."""
     position = log_end(log) if end is None else end
     start = max(start, log_begin(log))
@@ -72,7 +72,7 @@ def log_tail_start(log: Path, start: int, end: int | None, lines: int) -> int:
     is_last = True
     while position > start:
         begin = max(start, position - _CHUNK)
-        found, block = read_log(log, begin, position - begin)
+        found, block = read_log_segments(log, begin, position - begin)
         if found != begin or not block:
             return found  # rotated away meanwhile
         if is_last and not block.endswith(b"\n"):

@@ -103,7 +103,7 @@ def node_of_peer(writer: asyncio.StreamWriter) -> str:
     return names[0] if len(names) == 1 else ""
 
 
-async def ask_peers(places: Iterable[PeerPlace], tls: ssl.SSLContext, within_s: float) -> dict[str, str]:
+async def ask_peer_doors(places: Iterable[PeerPlace], tls: ssl.SSLContext, within_s: float) -> dict[str, str]:
     """The words of those who answered in time, by node."""
     tasks = {asyncio.ensure_future(_ask_peer(place, tls)): place.node for place in places}
     if not tasks:

@@ -20,7 +20,7 @@ import msgspec
 
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import LABEL_GANG
-from remuda.link.log_segments import log_segments, read_log
+from remuda.link.log_segments import log_segments, read_log_segments
 
 # Not anchored to the start of a line: the child before may have died in the middle of one.
 _MARKER = re.compile(
@@ -55,18 +55,18 @@ def rank_log_owner(root: Path, pod: Pod) -> Path:
     return root / pod.namespace / f"{gang or pod.name}_{owner}"
 
 
-def owner_log_directories(root: Path, namespace: str, gang: str) -> list[Path]:
+def rank_log_directories_of_owner(root: Path, namespace: str, gang: str) -> list[Path]:
     """Of every owner of that name whose logs are kept, the one that was written to last at the end."""
-    found = [path for path in (root / namespace).glob("*_*") if log_path_name(path) == gang and path.is_dir()]
+    found = [path for path in (root / namespace).glob("*_*") if rank_log_directory_name(path) == gang and path.is_dir()]
     return sorted(found, key=lambda path: (path.stat().st_mtime, path.name))
 
 
-def log_path_uid(directory: Path) -> str:
+def rank_log_directory_uid(directory: Path) -> str:
     """The uid in the name of an owner's or a pod's directory."""
     return directory.name.rpartition("_")[2]
 
 
-def log_path_name(directory: Path) -> str:
+def rank_log_directory_name(directory: Path) -> str:
     """The name of the owner or of the pod whose directory it is."""
     return directory.name.rpartition("_")[0]
 
@@ -76,15 +76,15 @@ def find_log_sections(root: Path, namespace: str, gang: str, uid: str | None = N
     return RankLogIndex(root, namespace, gang, uid).refresh()
 
 
-def read_log_section(section: LogSection) -> Iterator[bytes]:
+def read_rank_log_section(section: LogSection) -> Iterator[bytes]:
     """The section's bytes, in pieces."""
-    return (piece for _, piece in read_log_pieces(section, section.start))
+    return (piece for _, piece in read_rank_log_pieces(section, section.start))
 
 
-def read_log_pieces(section: LogSection, position: int) -> Iterator[tuple[int, bytes]]:
+def read_rank_log_pieces(section: LogSection, position: int) -> Iterator[tuple[int, bytes]]:
     """The section's bytes from `position` in the log on, in pieces, each with where it begins."""
     while position < section.end:
-        position, piece = read_log(section.path, position, min(section.end - position, _CHUNK))
+        position, piece = read_log_segments(section.path, position, min(section.end - position, _CHUNK))
         piece = piece[: max(0, section.end - position)]
         if not piece:
             return
@@ -114,14 +114,14 @@ class RankLogIndex:
     def _directory(self) -> Path | None:
         if self._uid is not None:
             return self._root / self._namespace / f"{self._gang}_{self._uid}"
-        found = owner_log_directories(self._root, self._namespace, self._gang)
+        found = rank_log_directories_of_owner(self._root, self._namespace, self._gang)
         return found[-1] if found else None
 
 
 class _LogFile:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._pod = log_path_name(path.parent)
+        self._pod = rank_log_directory_name(path.parent)
         self._marks: list[tuple[int, LogSection]] = [
             (0, LogSection(0, None, self._pod, path, 0, 0))
         ]  # where each marker begins
@@ -145,7 +145,7 @@ class _LogFile:
         """Block by block, each with the end of the one before: a marker may lie across."""
         position, rest = start, b""
         while position < end:
-            found, block = read_log(self._path, position, min(_SCAN_BYTES, end - position))
+            found, block = read_log_segments(self._path, position, min(_SCAN_BYTES, end - position))
             if not block:
                 return
             rest = rest if found == position else b""  # what lay between is no longer kept

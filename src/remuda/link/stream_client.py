@@ -28,8 +28,8 @@ from remuda.link.stream_messages import (
     LinkPromise,
     LinkRefused,
     LinkWelcome,
-    link_line,
-    read_link_downward,
+    link_message_line,
+    read_downward_link_message,
 )
 
 log = structlog.get_logger(__name__)
@@ -140,7 +140,7 @@ class LinkClient:
             reader, writer = await self._dial()
         try:
             async with asyncio.timeout(HELLO_S):
-                writer.write(link_line(LinkHello(self._node, self._token())))
+                writer.write(link_message_line(LinkHello(self._node, self._token())))
                 await writer.drain()
                 welcome = _unless_link_refused(await reader.readuntil(b"\n"))
             self._may_ask = isinstance(welcome, LinkWelcome) and welcome.promises
@@ -148,7 +148,7 @@ class LinkClient:
             self.is_connected, self._refused = True, ""
             self.connected.set()
             for past in self._past():
-                writer.write(link_line(LinkNews(past=[past])))
+                writer.write(link_message_line(LinkNews(past=[past])))
                 await writer.drain()
             await self._talk(reader, writer)
         finally:
@@ -166,10 +166,10 @@ class LinkClient:
                 self._some.clear()
                 for question in [q for number, (q, _) in self._asked.items() if number > sent]:
                     sent = question.id
-                    writer.write(link_line(question))
+                    writer.write(link_message_line(question))
                     await writer.drain()
                 while (news := self._outbox.take()) is not None:
-                    writer.write(link_line(news))
+                    writer.write(link_message_line(news))
                     await writer.drain()
                 await asyncio.sleep(PAUSE_S)
             ending.result()
@@ -189,7 +189,7 @@ class LinkClient:
 
 
 def _unless_link_refused(line: bytes) -> LinkWelcome | LinkPromise | LinkPeers:
-    message = read_link_downward(line)
+    message = read_downward_link_message(line)
     if isinstance(message, LinkRefused):
         raise Refusal(message.reason, message.message, message.fix)
     return message

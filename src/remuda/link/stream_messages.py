@@ -101,18 +101,18 @@ _DOWNWARD: msgspec.json.Decoder[LinkWelcome | LinkRefused | LinkPromise | LinkPe
 _ENCODER = msgspec.json.Encoder()
 
 
-def link_line(message: Upward | Downward) -> bytes:
+def link_message_line(message: Upward | Downward) -> bytes:
     return _ENCODER.encode(message) + b"\n"
 
 
-def read_link_upward(line: bytes) -> LinkHello | LinkNews | LinkAsk | LinkAskPeers:
+def read_upward_link_message(line: bytes) -> LinkHello | LinkNews | LinkAsk | LinkAskPeers:
     try:
         return _UPWARD.decode(line)
     except msgspec.DecodeError as error:
         raise _malformed_link_line(error) from None
 
 
-def read_link_downward(line: bytes) -> LinkWelcome | LinkRefused | LinkPromise | LinkPeers:
+def read_downward_link_message(line: bytes) -> LinkWelcome | LinkRefused | LinkPromise | LinkPeers:
     try:
         return _DOWNWARD.decode(line)
     except msgspec.DecodeError as error:

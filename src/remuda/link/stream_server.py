@@ -21,7 +21,7 @@ import structlog
 
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
-from remuda.api.number_bounds import MAX_COUNT, are_plausible_seconds, is_plausible_count
+from remuda.api.number_bounds import MAX_COUNT, are_plausible_seconds, is_count_within_number_bounds
 from remuda.link.progress_board import MAX_PODS, Heartbeat, PodPast, ProgressBoard
 from remuda.link.step_window import KEPT
 from remuda.link.stream_messages import (
@@ -36,8 +36,8 @@ from remuda.link.stream_messages import (
     LinkPromise,
     LinkRefused,
     LinkWelcome,
-    link_line,
-    read_link_upward,
+    link_message_line,
+    read_upward_link_message,
 )
 
 log = structlog.get_logger(__name__)
@@ -63,7 +63,7 @@ class PeerBook(Protocol):
     def outdated(self) -> frozenset[str]: ...
 
 
-def no_link_promise(node: str) -> float:
+def no_link_stream_promise(node: str) -> float:
     return 0.0
 
 
@@ -74,7 +74,7 @@ class LinkServer:
         board: ProgressBoard,
         hear: Hear,
         is_on: IsOn,
-        promise: Promise = no_link_promise,
+        promise: Promise = no_link_stream_promise,
         peers: PeerBook | None = None,
     ) -> None:
         self._promise = promise
@@ -115,7 +115,7 @@ class LinkServer:
         try:
             async with asyncio.timeout(HELLO_S):
                 node = await self._greet(reader)
-                writer.write(link_line(LinkWelcome(promises=True, peers=self._peers is not None)))
+                writer.write(link_message_line(LinkWelcome(promises=True, peers=self._peers is not None)))
                 await writer.drain()
             older, self._streams[node] = self._streams.get(node), writer
             self._held.pop(node, None)
@@ -124,11 +124,11 @@ class LinkServer:
             while line := await reader.readline():
                 answer = self._take(node, line)
                 if answer is not None:
-                    writer.write(link_line(answer))
+                    writer.write(link_message_line(answer))
                     await writer.drain()
         except Refusal as refusal:
             log.warning("link.refused", node=node, reason=refusal.reason, why=refusal.message)
-            writer.write(link_line(LinkRefused(refusal.reason, refusal.message, refusal.fix or "")))
+            writer.write(link_message_line(LinkRefused(refusal.reason, refusal.message, refusal.fix or "")))
         except (OSError, EOFError, TimeoutError, ValueError) as error:  # ValueError: a line over the limit
             log.debug("link.ended", node=node, error=str(error))
         finally:
@@ -138,7 +138,7 @@ class LinkServer:
             writer.close()
 
     async def _greet(self, reader: asyncio.StreamReader) -> str:
-        hello = read_link_upward(await reader.readuntil(b"\n"))
+        hello = read_upward_link_message(await reader.readuntil(b"\n"))
         if not isinstance(hello, LinkHello) or not hello.node:
             raise Refusal("NoHello", "The first line of a stream must be a hello with a node.", "Use a Remuda agent.")
         if hello.version != VERSION:
@@ -151,7 +151,7 @@ class LinkServer:
         return hello.node
 
     def _take(self, node: str, line: bytes) -> LinkPromise | LinkPeers | None:
-        news = read_link_upward(line)
+        news = read_upward_link_message(line)
         if isinstance(news, LinkAskPeers) and self._peers is not None:
             answer = self._peers.introduce(node, news)
             self._tell_outdated(self._peers.outdated())
@@ -173,7 +173,7 @@ class LinkServer:
 
     def _tell_outdated(self, nodes: frozenset[str]) -> None:
         """A peer of theirs has moved. Who takes nothing off its stream is not told: it asks by itself in a while."""
-        line = link_line(LinkPeers(ASK_AGAIN))
+        line = link_message_line(LinkPeers(ASK_AGAIN))
         for writer in [self._streams[node] for node in nodes if node in self._streams]:
             if not writer.is_closing() and writer.transport.get_write_buffer_size() < MAX_UNREAD:
                 writer.write(line)
@@ -208,7 +208,11 @@ def _is_plausible_streamed_heartbeat(beat: Heartbeat) -> bool:
     spans = (beat.step_seconds, beat.self_seconds, beat.checkpoint_seconds, beat.time)
     safe = beat.safe or ()
     counts = (beat.step, beat.attempt, beat.checkpoint, beat.total_steps, beat.kept, *safe)
-    return len(safe) <= MAX_SAFE and all(map(are_plausible_seconds, spans)) and all(map(is_plausible_count, counts))
+    return (
+        len(safe) <= MAX_SAFE
+        and all(map(are_plausible_seconds, spans))
+        and all(map(is_count_within_number_bounds, counts))
+    )
 
 
 def _shortened_streamed_signal(signal: Signal) -> Signal:

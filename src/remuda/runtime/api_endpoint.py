@@ -10,9 +10,13 @@ import ipaddress
 
 from remuda.api.errors import Refusal
 from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_api_socket, serve_unix
+from remuda.embedded.apiserver.asgi_server import listen_asgi_tcp, serve_asgi_socket, serve_asgi_unix
 from remuda.embedded.apiserver.security.token_guard import TokenGuard
-from remuda.embedded.apiserver.security.tokens import api_port_in_kubeconfig, load_token, write_kubeconfig
+from remuda.embedded.apiserver.security.tokens import (
+    apiserver_port_in_token_kubeconfig,
+    load_security_token,
+    write_token_kubeconfig,
+)
 from remuda.link.certificates import LinkCertificates
 from remuda.runtime.state_dir import StateDir
 
@@ -25,17 +29,17 @@ class ApiEndpoint:
     def __init__(self, state: StateDir, port: int | None, bind: str, now: float) -> None:
         self._state = state
         address = _bind_address(bind)
-        self._token = load_token(state.token)
+        self._token = load_security_token(state.token)
         certificates = LinkCertificates(state.pki)
         self._tls = certificates.prepare([] if address.is_unspecified else [bind], now)
         self._ca = certificates.ca.read_bytes()
-        wanted = api_port_in_kubeconfig(state.kubeconfig) if port is None else port
+        wanted = apiserver_port_in_token_kubeconfig(state.kubeconfig) if port is None else port
         try:
-            self._socket = listen_tcp(bind, wanted)
+            self._socket = listen_asgi_tcp(bind, wanted)
         except Refusal:
             if port is not None:
                 raise
-            self._socket = listen_tcp(bind, 0)
+            self._socket = listen_asgi_tcp(bind, 0)
         host = LOOPBACK if address.is_unspecified else bind
         shown = f"[{host}]" if ":" in host else host
         self.url = f"https://{shown}:{self._socket.getsockname()[1]}"
@@ -44,12 +48,12 @@ class ApiEndpoint:
         """Until cancelled. `ready` is set once both sockets answer and the kubeconfig is written."""
         on_unix, on_tcp = asyncio.Event(), asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            group.create_task(serve_unix(app, self._state.socket, ready=on_unix), name="api-unix")
+            group.create_task(serve_asgi_unix(app, self._state.socket, ready=on_unix), name="api-unix")
             guarded = TokenGuard(app, self._token)
-            group.create_task(serve_api_socket(guarded, self._socket, tls=self._tls, ready=on_tcp), name="api-tcp")
+            group.create_task(serve_asgi_socket(guarded, self._socket, tls=self._tls, ready=on_tcp), name="api-tcp")
             await on_unix.wait()
             await on_tcp.wait()
-            write_kubeconfig(self._state.kubeconfig, server=self.url, ca=self._ca, token=self._token)
+            write_token_kubeconfig(self._state.kubeconfig, server=self.url, ca=self._ca, token=self._token)
             ready.set()
 
 

@@ -29,7 +29,7 @@ from remuda.embedded.apiserver.store.acked_mark import acked_mark_path
 from remuda.embedded.apiserver.store.rows import FORMAT
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal, check_database, copy_database
 from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
-from remuda.kube.client.rest_paths import reachable_http_socket_path
+from remuda.kube.client.rest_paths import rest_socket_path_within_limit
 from remuda.runtime.state_dir import StateDir
 
 BACKUP_PATH = "/remuda/backup"
@@ -97,7 +97,7 @@ def _copy_state_database(state: StateDir) -> Path:
 
 
 def _ask_cluster_for_state_copy(state: StateDir) -> str:
-    with reachable_http_socket_path(state.socket) as path, socket.socket(socket.AF_UNIX) as sock:
+    with rest_socket_path_within_limit(state.socket) as path, socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_ANSWER_WITHIN_S)
         try:
             sock.connect(path)

@@ -24,7 +24,9 @@ def api_address(state: StateDir) -> str:
 
 
 @contextlib.asynccontextmanager
-async def connect_to_state(state: StateDir, warn: Callable[[str], None] | None = None) -> AsyncIterator[Cluster]:
+async def cluster_client_for_state_dir(
+    state: StateDir, warn: Callable[[str], None] | None = None
+) -> AsyncIterator[Cluster]:
     """The running cluster of that directory; ClusterNotRunning when there is none. `warn`: told what the API warns of."""
     if state.holder() is None or not state.socket.exists():
         raise Refusal(
@@ -40,7 +42,9 @@ async def connect_to_state(state: StateDir, warn: Callable[[str], None] | None =
 
 
 @contextlib.asynccontextmanager
-async def connect_to_access(access: Access, warn: Callable[[str], None] | None = None) -> AsyncIterator[Cluster]:
+async def cluster_client_for_access(
+    access: Access, warn: Callable[[str], None] | None = None
+) -> AsyncIterator[Cluster]:
     """The cluster of a kubeconfig. What may be done there is what its API allows."""
     async with HttpCluster(access=access) as cluster:
         if warn is not None:

@@ -40,7 +40,7 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.controller import run_controller
 from remuda.kube.runtime.events import EventRecorder
 from remuda.kube.runtime.informer import Informer
-from remuda.kube.runtime.stall_watch import watch_api_writes, watch_loop_lag
+from remuda.kube.runtime.stall_watch import watch_api_writes_for_stalls, watch_loop_lag
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.link.progress_board import ProgressBoard
 from remuda.scheduler.scheduling_cycle import Scheduler
@@ -184,7 +184,7 @@ class ControlPlane:
         async with asyncio.TaskGroup() as group:
             group.create_task(watch_loop_lag(self.stalls, self._clock, PART), name="loop-lag")
             if not self._proves_api:
-                writing = watch_api_writes(self.stalls, self._cluster, self._clock, PART)
+                writing = watch_api_writes_for_stalls(self.stalls, self._cluster, self._clock, PART)
                 group.create_task(writing, name="api-writes")
             for informer in self.view.informers:
                 group.create_task(informer.run(), name=f"informer-{informer.kind.resource.plural}")

@@ -52,7 +52,7 @@ class CopyConfig(msgspec.Struct, frozen=True):
     is_shared: bool = False
 
 
-def parse_copy_bytes(text: str, option: str) -> int:
+def parse_copies_endpoint_bytes(text: str, option: str) -> int:
     """`200Gi`; Refusal InvalidSize."""
     number, unit = text.rstrip("KMGTi"), text[len(text.rstrip("KMGTi")) :]
     if not number.isdecimal() or unit not in UNITS or len(number) > 15:
@@ -132,7 +132,7 @@ class NodeCopies:
         self.endpoint = endpoint
         endpoint.door.further[VERB] = self.service.serve
         endpoint.introduced.append(self.care.peers_changed)
-        self._agent.open_door(door_text(host, port))
+        self._agent.open_door(copies_endpoint_address_text(host, port))
 
     def close(self) -> None:
         self.care.silence()
@@ -140,7 +140,7 @@ class NodeCopies:
 
 
 @contextlib.asynccontextmanager
-async def copies_kept(copies: NodeCopies) -> AsyncIterator[None]:
+async def copies_endpoint_kept_clean(copies: NodeCopies) -> AsyncIterator[None]:
     """For as long as the block lasts what is of no use any more is removed."""
     try:
         async with run_beside(copies.cleanup.run(), "copies-cleanup"):
@@ -149,7 +149,7 @@ async def copies_kept(copies: NodeCopies) -> AsyncIterator[None]:
         copies.close()
 
 
-def door_text(host: str, port: int) -> str:
+def copies_endpoint_address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -69,7 +69,7 @@ class CopyPeers:
 
 
 @contextlib.asynccontextmanager
-async def copies_joined(copies: NodeCopies, client: LinkClient) -> AsyncIterator[None]:
+async def copy_peers_served(copies: NodeCopies, client: LinkClient) -> AsyncIterator[None]:
     """For as long as the block lasts the node gives copies to others, and takes theirs."""
     peers = CopyPeers()
     port = await peers.door.start(HOST, 0)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from remuda.agent.allocation.mig_slicing import ALL, Layouts
-from remuda.agent.hardware.slice_rows import mig_resource, plan_mig_slices
+from remuda.agent.hardware.slice_rows import hardware_slice_resource, plan_hardware_mig_slices
 from remuda.agent.plugin.resource_plugin import MAX_REPLICAS
 from remuda.api.errors import Refusal
 from remuda.core.devices.machine_models import MachineModel
@@ -30,12 +30,12 @@ def check_cluster_mig_layouts(model: MachineModel, layouts: Layouts) -> None:
         if not profiles:
             continue
         for one in known.values() if device == ALL else (known[device],):
-            plan_mig_slices(one.id, model.geometry(one.index), profiles)
+            plan_hardware_mig_slices(one.id, model.geometry(one.index), profiles)
 
 
 def check_cluster_device_shares(model: MachineModel, layouts: Layouts, replicas: Mapping[str, int]) -> None:
     """Refusal InvalidReplicas for a number that is not possible, or a resource no device counts for."""
-    offered = offered_resources(model, layouts)
+    offered = resources_after_device_sharing(model, layouts)
     for resource, number in replicas.items():
         if resource not in offered:
             raise Refusal(
@@ -53,14 +53,14 @@ def check_cluster_device_shares(model: MachineModel, layouts: Layouts, replicas:
             )
 
 
-def offered_resources(model: MachineModel, layouts: Layouts) -> list[str]:
+def resources_after_device_sharing(model: MachineModel, layouts: Layouts) -> list[str]:
     """The resources a machine cut like that has devices for; the whole ones first."""
     whole, slices = False, dict[str, None]()
     for device in model.devices:
         geometry = model.geometry(device.index)
         profiles = layouts.get(device.id, layouts.get(ALL, ()))
         if profiles and geometry is not None:
-            slices.update(dict.fromkeys(mig_resource(geometry.profile(name).name) for name in profiles))
+            slices.update(dict.fromkeys(hardware_slice_resource(geometry.profile(name).name) for name in profiles))
         else:
             whole = True
     return [*([model.resource] if whole else []), *slices]

@@ -23,13 +23,13 @@ from remuda.embedded.apiserver.lease_renewals import is_lease_renewal
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import Journal
-from remuda.embedded.builtin import run_builtin
+from remuda.embedded.builtin import run_builtin_controllers
 from remuda.embedded.builtin.garbage_collection import GarbageCollector
-from remuda.embedded.builtin.namespaces import kind_without_struct
+from remuda.embedded.builtin.namespaces import structless_kind_for_builtin
 from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
 from remuda.embedded.pod_fields.judge_pod import PodHost
 from remuda.kube.cluster import Cluster
-from remuda.kube.runtime.stall_watch import watch_api_writes, watch_loop_lag
+from remuda.kube.runtime.stall_watch import watch_api_writes_for_stalls, watch_loop_lag
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.cluster_parts import ClusterParts
 from remuda.runtime.control_plane import ControlPlane
@@ -104,8 +104,8 @@ class EmbeddedCluster(ClusterParts):
         # The API was away until now, so whoever has not renewed a lease could not.
         self.stalls.was_deaf_until(self._clock())
         self.spawn("loop-lag", watch_loop_lag(self.stalls, self._clock, PART))
-        self.spawn("api-writes", watch_api_writes(self.stalls, self.api, self._clock, PART))
-        builtin = run_builtin(
+        self.spawn("api-writes", watch_api_writes_for_stalls(self.stalls, self.api, self._clock, PART))
+        builtin = run_builtin_controllers(
             self.api, self._clock, self._chance.random, self._kinds, self.stalls, self._host, self._mass_silence
         )
         self.spawn("builtin", builtin)
@@ -119,7 +119,7 @@ class EmbeddedCluster(ClusterParts):
     def _kinds(self) -> list[type[KObject]]:
         """Everything namespaced that can be listed now, custom kinds included."""
         rows = [s for s in self.api.registry if s.resource.namespaced and "list" in s.resource.verbs]
-        return [s.kind or kind_without_struct(s.resource) for s in rows]
+        return [s.kind or structless_kind_for_builtin(s.resource) for s in rows]
 
     async def restart_control_plane(self) -> None:
         """Drop scheduler and controllers in the middle of whatever they do, and start new ones that know nothing."""

@@ -27,7 +27,7 @@ from remuda.kube.runtime.backoff import Backoff
 from remuda.link.certificates import LinkCertificates
 from remuda.link.progress_board import MAX_PODS, Heartbeat, ProgressBoard
 from remuda.link.stream_client import Connection, LinkClient, dial_link_tcp
-from remuda.link.stream_server import Hear, IsOn, LinkServer, PeerBook, Promise, no_link_promise
+from remuda.link.stream_server import Hear, IsOn, LinkServer, PeerBook, Promise, no_link_stream_promise
 from remuda.link.token_identity import TokenReviewer
 from remuda.runtime.background_tasks import run_beside
 
@@ -81,7 +81,7 @@ async def link_served(
     is_on: IsOn,
     clock: Callable[[], float],
     publish: Cluster | None = None,
-    promise: Promise = no_link_promise,
+    promise: Promise = no_link_stream_promise,
     peers: PeerBook | None = None,
 ) -> AsyncIterator[LinkServer]:
     """`publish`: the port for writing (fenced), where it is another one than for asking. `promise`: what a node is told that
@@ -140,7 +140,7 @@ def _bracketed_host(host: str) -> str:
 # --- the agent's end ----------------------------------------------------------------------------------------------------
 
 
-def has_link_token(token_file: str) -> bool:
+def has_link_endpoint_token(token_file: str) -> bool:
     return Path(token_file).is_file()
 
 

@@ -14,7 +14,7 @@ from remuda.api.errors import Refusal
 from remuda.core.devices.machine_models import (
     MachineModel,
     known_machine_models,
-    load_machine_model,
+    load_built_in_machine_model,
     parse_machine_model,
 )
 
@@ -22,21 +22,21 @@ SUFFIXES = (".json", ".yaml", ".yml")
 MAX_BYTES = 1 << 20
 
 
-def is_model_path(name: str) -> bool:
+def names_machine_model_file(name: str) -> bool:
     return "/" in name or name.endswith(SUFFIXES)
 
 
-def absolute_model_name(name: str) -> str:
+def absolute_machine_model_file(name: str) -> str:
     """The name as it may be remembered: a path no longer depends on the working directory."""
-    return str(Path(name).absolute()) if is_model_path(name) else name
+    return str(Path(name).absolute()) if names_machine_model_file(name) else name
 
 
-def machine_model(name: str) -> MachineModel:
+def resolve_machine_model_file(name: str) -> MachineModel:
     """The model of that name, or of the file at that path; Refusal UnknownMachineModel, InvalidMachineModel, ..."""
-    if not is_model_path(name):
-        return load_machine_model(name)
+    if not names_machine_model_file(name):
+        return load_built_in_machine_model(name)
     model = parse_machine_model(_read_model_file(Path(name)))
-    if model.name in known_machine_models() and model != load_machine_model(model.name):
+    if model.name in known_machine_models() and model != load_built_in_machine_model(model.name):
         raise Refusal(
             "MachineModelNameTaken",
             f"{name} calls itself `{model.name}`, which is a model of this build and not the same.",

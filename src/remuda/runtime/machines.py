@@ -44,7 +44,7 @@ from remuda.kube.runtime.stall_watch import watch_loop_lag
 from remuda.launch.zipapp import build_zipapp
 from remuda.link.drill_runner import DrillRunner
 from remuda.link.progress_board import ProgressBoard
-from remuda.runtime.machine_model_files import machine_model
+from remuda.runtime.machine_model_files import resolve_machine_model_file
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 
 log = structlog.get_logger(__name__)
@@ -110,7 +110,7 @@ class ClusterMachines:
         self.agents: dict[str, Agent] = {}
         self.backends: dict[str, FakeBackend] = {}
         self.nodes: dict[str, EmbeddedNode] = {}
-        model = machine_model(config.model)
+        model = resolve_machine_model_file(config.model)
         info = machine_info(config.runtime)
         for index, name in list(enumerate(config.node_names()))[share[0] :: share[1]]:
             gate = ClusterGate(f"the API from {name}")

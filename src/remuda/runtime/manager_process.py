@@ -35,8 +35,8 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.guarded_cluster import FencedCluster
 from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace, suspend_aware_lease_clock_s
 from remuda.kube.runtime.leader_lease import LeaseTiming
-from remuda.kube.runtime.stall_watch import prove_hearing
-from remuda.launch.zipapp import launcher_container_argv
+from remuda.kube.runtime.stall_watch import prove_stall_watch_hearing
+from remuda.launch.zipapp import launcher_zipapp_argv
 from remuda.link.peer_registry import PeerRegistry
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.background_tasks import run_until_told
@@ -62,9 +62,9 @@ class ManagerConfig(msgspec.Struct, frozen=True):
     mass_silence: MassSilenceRule = MassSilenceRule()
 
 
-def manager_kubelet_form(agent_root: str) -> KubeletGangPodForm:
+def manager_process_kubelet_form(agent_root: str) -> KubeletGangPodForm:
     root = Path(agent_root)
-    launcher = launcher_container_argv([], LAUNCHER_FILE)
+    launcher = launcher_zipapp_argv([], LAUNCHER_FILE)
     return KubeletGangPodForm(
         tuple(launcher),
         alloc_root=str(root / "alloc"),
@@ -134,7 +134,7 @@ async def run_manager(
             clock,
             chance=chance,
             schedulers=ATTACHED_SCHEDULERS,
-            form=manager_kubelet_form(config.agent_root),
+            form=manager_process_kubelet_form(config.agent_root),
             hook_kinds=config.hook_kinds,
             stalls=stalls,
             proves_api=True,  # the lease does
@@ -167,7 +167,7 @@ async def run_manager(
         clock=clock,
         elapsed=elapsed,
         jitter=chance.random,
-        renewed=lambda: prove_hearing(stalls, API, clock(), LEASE),
+        renewed=lambda: prove_stall_watch_hearing(stalls, API, clock(), LEASE),
     )
     await contender.lead(work)
 

@@ -48,7 +48,7 @@ from remuda.api.errors import NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.selectors import FieldSelector
 from remuda.api.training import TrainingJob
-from remuda.core.devices.links import device_chooser_of
+from remuda.core.devices.links import machine_model_chooser
 from remuda.core.devices.machine_models import MachineModel
 from remuda.core.gang.checkpoint_dirs import NODE_CHECKPOINTS
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S
@@ -62,10 +62,15 @@ from remuda.launch.zipapp import build_zipapp
 from remuda.link.drill_runner import DrillRunner
 from remuda.runtime.agent_post import AgentPost
 from remuda.runtime.background_tasks import run_beside
-from remuda.runtime.copies_endpoint import CopyConfig, NodeCopies, copies_kept, door_text
-from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard, has_link_token
-from remuda.runtime.machine_model_files import machine_model
-from remuda.runtime.node_name_check import find_own_node
+from remuda.runtime.copies_endpoint import (
+    CopyConfig,
+    NodeCopies,
+    copies_endpoint_address_text,
+    copies_endpoint_kept_clean,
+)
+from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard, has_link_endpoint_token
+from remuda.runtime.machine_model_files import resolve_machine_model_file
+from remuda.runtime.node_name_check import check_own_node_name_exists
 from remuda.runtime.node_voice import NodeVoice, NodeVoiceConfig
 from remuda.runtime.peer_endpoint import PeerConfig
 
@@ -115,7 +120,7 @@ class AgentProcessConfig(msgspec.Struct, frozen=True):
         )
 
 
-def check_agent_process_config(config: AgentProcessConfig) -> None:
+def check_node_agent_process_config(config: AgentProcessConfig) -> None:
     """Refusal for what cannot work, before anything is touched."""
     if config.mode not in (DP, HEALTH_ONLY):
         raise Refusal("UnknownMode", f"`{config.mode}` is not a mode.", f"Say {DP} or {HEALTH_ONLY}.", "mode")
@@ -148,7 +153,7 @@ def check_agent_process_config(config: AgentProcessConfig) -> None:
             ) from None
 
 
-def parse_replicas(texts: tuple[str, ...]) -> dict[str, int]:
+def parse_node_agent_replicas(texts: tuple[str, ...]) -> dict[str, int]:
     """`nvidia.com/gpu=4`; Refusal InvalidReplicas."""
     found: dict[str, int] = {}
     for text in texts:
@@ -159,7 +164,7 @@ def parse_replicas(texts: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
-def parse_report_timeouts(texts: tuple[str, ...]) -> dict[str, float]:
+def parse_node_agent_report_timeouts(texts: tuple[str, ...]) -> dict[str, float]:
     """`60` for every device, `gpu-3=120` for one; Refusal InvalidTimeout."""
     found: dict[str, float] = {}
     for text in texts:
@@ -176,7 +181,7 @@ def parse_report_timeouts(texts: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def agent_config(config: AgentProcessConfig) -> AgentConfig:
+def assemble_node_agent_config(config: AgentProcessConfig) -> AgentConfig:
     state, kubelet = Path(config.state), Path(config.kubelet_dir)
     return AgentConfig(
         config.node,
@@ -197,7 +202,7 @@ def agent_config(config: AgentProcessConfig) -> AgentConfig:
     )
 
 
-def copies_root(config: AgentProcessConfig) -> Path:
+def copies_root_of_agent_process(config: AgentProcessConfig) -> Path:
     return Path(config.state) / "copies"
 
 
@@ -223,10 +228,10 @@ def prepare_agent_dirs(state: Path) -> None:
 @contextlib.asynccontextmanager
 async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncIterator[Agent]:
     """A running agent; left, it has let go of everything and ended nothing."""
-    check_agent_process_config(config)
+    check_node_agent_process_config(config)
     prepare_agent_dirs(Path(config.state))
     post = AgentPost(Path(config.state))
-    model = machine_model(config.model) if config.model else None
+    model = resolve_machine_model_file(config.model) if config.model else None
     async with _open_hardware(config, model) as hardware, contextlib.AsyncExitStack() as stack:
         backend = hardware.backend
         jobs = Informer(cluster, TrainingJob)
@@ -239,7 +244,7 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
 
         await stack.enter_async_context(run_beside(watch_loop_lag(stalls, time.time, "agent"), "loop-lag"))
         agent = Agent(
-            agent_config(config),
+            assemble_node_agent_config(config),
             cluster=cluster,
             backend=backend,
             jobs=jobs,
@@ -250,7 +255,7 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
             stalls=stalls,
         )
         if model is not None and agent.plugin_set is not None:
-            agent.plugin_set.prefer(plugin_best_linked_devices(device_chooser_of(model), agent.inventory))
+            agent.plugin_set.prefer(plugin_best_linked_devices(machine_model_chooser(model), agent.inventory))
         own = Informer(cluster, NodeDevices, fields=FieldSelector((("metadata.name", True, config.node),)))
         own.subscribe(lambda old, new: agent.quarantine(new.quarantine if new is not None else {}))
         own.subscribe(lambda old, new: agent.obey(new.orders if new is not None else {}))
@@ -258,16 +263,20 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
             await stack.enter_async_context(run_beside(informer.run(), f"agent-{informer.kind.resource.plural}"))
         await jobs.synced()
         post.take()
-        await stack.enter_async_context(run_beside(step_aside_for_newer_agent(agent, post), "place"))
+        await stack.enter_async_context(run_beside(leave_agent_post_to_newer(agent, post), "place"))
         agent.launchers.has_shared_root = config.copies.is_shared
         copies: NodeCopies | None = None
         if not config.copies.is_shared:
-            has_peers = config.voice.has_peers and has_link_token(config.link_token)
-            copies = NodeCopies(agent, jobs, cluster, config.copies, copies_root(config), meets_peers=has_peers)
+            has_peers = config.voice.has_peers and has_link_endpoint_token(config.link_token)
+            copies = NodeCopies(
+                agent, jobs, cluster, config.copies, copies_root_of_agent_process(config), meets_peers=has_peers
+            )
             copies.prepare()
-            await stack.enter_async_context(copies_kept(copies))
-            if config.peers.is_on and has_link_token(config.link_token):
-                agent.renderer.door = door_text(config.peers.host, config.peers.port)  # as it was before a restart
+            await stack.enter_async_context(copies_endpoint_kept_clean(copies))
+            if config.peers.is_on and has_link_endpoint_token(config.link_token):
+                agent.renderer.door = copies_endpoint_address_text(
+                    config.peers.host, config.peers.port
+                )  # as it was before a restart
         await agent.start()
         stack.push_async_callback(agent.stop)
         await hardware.listen()
@@ -307,7 +316,7 @@ async def _open_hardware(config: AgentProcessConfig, model: MachineModel | None)
         await sources.close()
 
 
-async def step_aside_for_newer_agent(agent: Agent, post: AgentPost) -> None:
+async def leave_agent_post_to_newer(agent: Agent, post: AgentPost) -> None:
     """Both may serve the kubelet for a while (an upgrade without a gap); launchers, the report and all that speaks for the node
     belong to the newer one, and it must not wait for them for longer than launchers may be silent."""
     await post.watch()
@@ -317,7 +326,7 @@ async def step_aside_for_newer_agent(agent: Agent, post: AgentPost) -> None:
 
 async def serve_node_agent(config: AgentProcessConfig, on_ready: Callable[[Agent], None]) -> None:
     """Until SIGTERM or SIGINT."""
-    check_agent_process_config(config)
+    check_node_agent_process_config(config)
     access = load_kubeconfig(config.kubeconfig, context=config.context)
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -359,7 +368,7 @@ async def _run_agent_until(
     told: asyncio.Event, config: AgentProcessConfig, cluster: Cluster, on_ready: Callable[[Agent], None]
 ) -> None:
     await check_kinds_installed(cluster)
-    await find_own_node(cluster, config.node)
+    await check_own_node_name_exists(cluster, config.node)
     async with node_agent(config, cluster) as agent:
         on_ready(agent)
         await told.wait()

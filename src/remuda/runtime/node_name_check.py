@@ -26,7 +26,7 @@ class NodeNotFound(Refusal):
     """It was waited for."""
 
 
-async def find_own_node(cluster: Cluster, name: str) -> None:
+async def check_own_node_name_exists(cluster: Cluster, name: str) -> None:
     """Returns when the node is there; NodeNotFound when it has not come within WAIT_S."""
     end = asyncio.get_running_loop().time() + WAIT_S
     is_told = False

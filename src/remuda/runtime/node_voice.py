@@ -24,14 +24,14 @@ from remuda.agent.agent_lease import AgentLease
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import NotFound
-from remuda.core.health.fence_bounds import bounded_fence_s, renewal_pace_s
+from remuda.core.health.fence_bounds import bounded_fence_s, fence_bounded_renewal_pace_s
 from remuda.core.health.peer_vouching import PeerStanding
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.leader import suspend_aware_lease_clock_s
 from remuda.runtime.agent_post import AgentPost
 from remuda.runtime.background_tasks import run_beside
-from remuda.runtime.link_endpoint import RelayBoard, has_link_token, link_dialled
-from remuda.runtime.peer_endpoint import PeerConfig, PeerEndpoint, join_peers
+from remuda.runtime.link_endpoint import RelayBoard, has_link_endpoint_token, link_dialled
+from remuda.runtime.peer_endpoint import PeerConfig, PeerEndpoint, serve_peer_endpoint
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class NodeVoiceConfig(msgspec.Struct, frozen=True):
 
     @property
     def pace_s(self) -> float:
-        return renewal_pace_s(self.fence_s, self.lease_s)
+        return fence_bounded_renewal_pace_s(self.fence_s, self.lease_s)
 
     @property
     def has_peers(self) -> bool:
@@ -103,7 +103,7 @@ class NodeVoice:
                 if config.lease_s <= 0:
                     await stack.enter_async_context(run_beside(self._ask_api(), "reach"))
                 await stack.enter_async_context(run_beside(self.fence.run(), "fence"))
-            if has_link_token(config.link_token):
+            if has_link_endpoint_token(config.link_token):
                 dialled = link_dialled(
                     config.node,
                     self._cluster,
@@ -125,7 +125,7 @@ class NodeVoice:
                     )
                     for meet in self.met:
                         meet(endpoint)
-                    joining = join_peers(endpoint, self.fence, client, config.peers)
+                    joining = serve_peer_endpoint(endpoint, self.fence, client, config.peers)
                     await stack.enter_async_context(run_beside(joining, "peers"))
             else:
                 log.info("link.none", token=config.link_token)

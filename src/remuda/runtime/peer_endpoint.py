@@ -21,7 +21,7 @@ from remuda.agent.agent_lease import AgentLease
 from remuda.core.health.peer_vouching import NO_PEERS, ROUND_SHARE, PeerList, PeerPlace, PeerStanding
 from remuda.kube.runtime.backoff import Jitter, no_jitter
 from remuda.link.peer_certificates import PeerKey
-from remuda.link.peer_door import PeerDoor, ask_peers
+from remuda.link.peer_door import PeerDoor, ask_peer_doors
 from remuda.link.stream_client import LinkClient
 from remuda.link.stream_messages import LinkPeers
 
@@ -105,7 +105,7 @@ class PeerEndpoint:
             return 0.0
         nodes = {node for peers in lists for node in peers.nodes}
         places = [self._places[node] for node in sorted(nodes) if node in self._places]
-        answers = await ask_peers(places, tls, self._round_s)
+        answers = await ask_peer_doors(places, tls, self._round_s)
         seconds = self._standing.vouched_s(asked, answers, self._elapsed())
         log.info("peers.asked", of=len(nodes), answers=sorted(answers.values()), seconds=round(seconds, 1))
         return seconds
@@ -167,7 +167,9 @@ class PeerConfig(msgspec.Struct, frozen=True):
         return bool(self.host) and self.port > 0
 
 
-async def join_peers(endpoint: PeerEndpoint, fence: AgentFence, client: LinkClient, config: PeerConfig) -> None:
+async def serve_peer_endpoint(
+    endpoint: PeerEndpoint, fence: AgentFence, client: LinkClient, config: PeerConfig
+) -> None:
     """Until cancelled: the fence has its peers, and they have this node. A port that is taken is tried again: an agent that is
     being replaced lets it go soon."""
     await _open_peer_door(endpoint.door, config)

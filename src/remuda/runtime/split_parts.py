@@ -26,7 +26,7 @@ import msgspec
 
 from remuda.api.errors import Refusal
 from remuda.core.remedies.hook_kinds import parse_hook_kinds
-from remuda.embedded.apiserver.security.tokens import load_token
+from remuda.embedded.apiserver.security.tokens import load_security_token
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.transport import TransportOptions
 from remuda.link.peer_registry import PeerRegistry
@@ -38,7 +38,7 @@ from remuda.runtime.background_tasks import run_beside, run_until_told, wait_fir
 from remuda.runtime.cluster_parts import ClusterParts
 from remuda.runtime.control_plane import ControlPlane
 from remuda.runtime.copies_endpoint import CopyConfig, NodeCopies
-from remuda.runtime.copy_peers import copies_joined
+from remuda.runtime.copy_peers import copy_peers_served
 from remuda.runtime.embedded_server import EmbeddedClusterServer
 from remuda.runtime.link_endpoint import RelayBoard
 from remuda.runtime.machines import ClusterMachines
@@ -53,7 +53,7 @@ PATIENT = TransportOptions(reconnect_s=30.0)
 Ready = Callable[[], None]
 
 
-def split_node_token(secret: str, node: str) -> str:
+def split_part_node_token(secret: str, node: str) -> str:
     return hmac.new(secret.encode(), f"agent/{node}".encode(), "sha256").hexdigest()
 
 
@@ -64,7 +64,7 @@ class NodeTokens:
         self._secret = secret
 
     async def __call__(self, token: str, node: str) -> None:
-        if not hmac.compare_digest(token.encode(), split_node_token(self._secret, node).encode()):
+        if not hmac.compare_digest(token.encode(), split_part_node_token(self._secret, node).encode()):
             raise Refusal(
                 "NotThisNode", f"The token does not speak for {node}.", "Start agents with `remuda up --split`."
             )
@@ -93,7 +93,7 @@ async def manage_split(config: ClusterConfig, state: StateDir, ready: Ready) -> 
             is_address=lambda host: True,  # nodes of one machine meet on loopback
         )
         server = LinkServer(
-            NodeTokens(load_token(state.link_secret)),
+            NodeTokens(load_security_token(state.link_secret)),
             board,
             lambda node, device, signal: plane.verdicts.hear(node, device, signal, clock()),
             plane.view.has_beat,
@@ -147,7 +147,7 @@ class NodeGroup(ClusterParts):
 
 
 async def run_node_group(config: ClusterConfig, state: StateDir, index: int, count: int, ready: Ready) -> None:
-    secret = load_token(state.link_secret)
+    secret = load_security_token(state.link_secret)
     async with HttpCluster(uds=state.socket, options=PATIENT) as api:
         group = NodeGroup(config, state, api, index, count)
         async with contextlib.AsyncExitStack() as stack:
@@ -155,7 +155,7 @@ async def run_node_group(config: ClusterConfig, state: StateDir, index: int, cou
                 stream = _node_stream(node, board, group.machines, state, secret)
                 client = group.streams[node] = await stack.enter_async_context(stream)
                 if node in group.copies:
-                    await stack.enter_async_context(copies_joined(group.copies[node], client))
+                    await stack.enter_async_context(copy_peers_served(group.copies[node], client))
             async with group:
                 ready()
                 await group.wait_failed()
@@ -165,7 +165,7 @@ async def run_node_group(config: ClusterConfig, state: StateDir, index: int, cou
 async def _node_stream(
     node: str, board: RelayBoard, machines: ClusterMachines, state: StateDir, secret: str
 ) -> AsyncIterator[LinkClient]:
-    token = functools.partial(split_node_token, secret, node)
+    token = functools.partial(split_part_node_token, secret, node)
     client = LinkClient(node, dial_link_unix(str(state.link_socket)), token, past=board.past, jitter=random.random)
     board.tell = client.beat
     machines.backends[node].subscribe(client.signal)

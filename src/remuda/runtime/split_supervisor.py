@@ -25,7 +25,7 @@ from remuda.api.errors import Refusal
 from remuda.kube.runtime.backoff import Backoff
 from remuda.runtime.cluster_parts import HALT_GRACE_S
 from remuda.runtime.split_parts import MANAGER, NODES, SERVER, PartConfig
-from remuda.runtime.state_dir import StateDir, open_private_log
+from remuda.runtime.state_dir import StateDir, open_state_dir_log
 from remuda.runtime.up_command import check_same_config
 from remuda.runtime.up_config import ClusterConfig, check_cluster_config
 
@@ -67,7 +67,7 @@ class SupervisedPart:
         reader, writer = os.pipe()
         log_path = self._state.part_log(self.config.name)
         try:
-            with open_private_log(log_path) as output:
+            with open_state_dir_log(log_path) as output:
                 self._process = await asyncio.create_subprocess_exec(
                     *self._argv,
                     stdin=asyncio.subprocess.DEVNULL,
@@ -135,7 +135,7 @@ async def _is_split_part_ready(reader: int) -> bool:
         transport.close()
 
 
-def part_names(groups: int) -> list[str]:
+def split_part_names(groups: int) -> list[str]:
     return [SERVER, MANAGER, *(f"{NODES}-{number}" for number in range(1, groups + 1))]
 
 
@@ -155,7 +155,7 @@ def run_split(config: ClusterConfig, state: StateDir, split: SplitConfig, *, on_
 
 def _make_parts(state: StateDir, split: SplitConfig) -> list[SupervisedPart]:
     made: list[SupervisedPart] = []
-    for name in part_names(split.groups):
+    for name in split_part_names(split.groups):
         part = PartConfig(name, split.groups, split.port, split.bind, split.recover_to)
         argv = [sys.executable, "-m", "remuda.cli", "--state", str(state.path), "part", name]
         argv += [f"--groups={part.groups}", f"--bind={part.bind}"]

@@ -193,7 +193,7 @@ class StateDir:
         made.replace(self.path / "config.json")
 
 
-def open_private_log(path: Path) -> BinaryIO:
+def open_state_dir_log(path: Path) -> BinaryIO:
     """To append to; its owner's alone, also when it was there with another mode. No link is followed."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     os.fchmod(descriptor, 0o600)

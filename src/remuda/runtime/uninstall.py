@@ -31,7 +31,7 @@ from remuda.core.uninstall.installed_objects import (
     SYSTEM,
     InstalledObject,
     installed_objects,
-    workloads_of,
+    workloads_to_uninstall,
 )
 from remuda.core.uninstall.uninstall_plan import STOP, UninstallObserved, UninstallStep, plan_uninstall
 from remuda.kube.cluster import Cluster, Preconditions
@@ -50,7 +50,7 @@ class UntypedObject(KObject, frozen=True, rename="camel", omit_defaults=True, kw
     status: Any = None
 
 
-def untyped_kind(resource: Resource) -> type[UntypedObject]:
+def untyped_kind_for_uninstall_run(resource: Resource) -> type[UntypedObject]:
     """A kind of which nothing but its name counts."""
     if resource not in _kinds:
         _kinds[resource] = type(
@@ -83,7 +83,7 @@ class Uninstall:
     async def observe(self) -> UninstallObserved:
         """Refusal NotInstalled when there is nothing of ours."""
         system = self._options.system
-        names = [*workloads_of(system), *installed_objects(system)]
+        names = [*workloads_to_uninstall(system), *installed_objects(system)]
         installed = [each for each in names if await self._is_there(each)]
         if not any(each.resource in (CRD, DAEMON_SET) or each.name == MANAGER for each in installed):
             raise Refusal(
@@ -139,7 +139,7 @@ class Uninstall:
 
     async def _is_there(self, each: InstalledObject) -> bool:
         try:
-            found = await self._cluster.get(untyped_kind(each.resource), each.name, each.namespace)
+            found = await self._cluster.get(untyped_kind_for_uninstall_run(each.resource), each.name, each.namespace)
         except NotFound:
             return False
         return not found.is_deleting
@@ -155,7 +155,9 @@ class Uninstall:
         """The spec of the agents' DaemonSet: it says what their files are cleaned with."""
         found: JsonObject | None = None
         if any((each.resource, each.name) == (DAEMON_SET, AGENT) for each in seen.installed):
-            found = (await self._cluster.get(untyped_kind(DAEMON_SET), AGENT, self._options.system)).spec
+            found = (
+                await self._cluster.get(untyped_kind_for_uninstall_run(DAEMON_SET), AGENT, self._options.system)
+            ).spec
         elif self._options.image:
             agent = {"name": "agent", "image": self._options.image}
             selector = {"remuda.dev/agent": "true"}
@@ -206,7 +208,7 @@ class Uninstall:
 
     async def _clean_nodes(self, agents: JsonObject, *, jobs_stay: bool) -> None:
         """Nodes that do not get ready in time are named, and hold nothing up: their files can be removed at any time later."""
-        kind, system = untyped_kind(DAEMON_SET), self._options.system
+        kind, system = untyped_kind_for_uninstall_run(DAEMON_SET), self._options.system
         body = {
             "metadata": {"name": CLEAN, "namespace": system},
             "spec": cleaning_daemon_set(agents, jobs_stay=jobs_stay),
@@ -251,7 +253,7 @@ class Uninstall:
         return is_whole
 
     async def _take(self, step: UninstallStep) -> None:
-        kind, when = untyped_kind(step.resource), Preconditions(step.uid, step.version)
+        kind, when = untyped_kind_for_uninstall_run(step.resource), Preconditions(step.uid, step.version)
         if step.patch is None:
             await self._cluster.delete(kind, step.name, step.namespace, when=when)
         else:

@@ -9,7 +9,7 @@ from remuda.api.errors import Refusal
 from remuda.core.health.mass_silence import MassSilenceRule, check_mass_silence_rule
 from remuda.core.remedies.hook_kinds import parse_hook_kinds
 from remuda.runtime.device_sharing import check_cluster_device_shares, check_cluster_mig_layouts
-from remuda.runtime.machine_model_files import absolute_model_name, machine_model
+from remuda.runtime.machine_model_files import absolute_machine_model_file, resolve_machine_model_file
 
 RACK_LABEL = "topology.remuda.dev/rack"
 MAX_NODES = 10_000
@@ -61,9 +61,9 @@ def check_cluster_config(config: ClusterConfig) -> ClusterConfig:
     if not 1.0 <= config.lease_seconds <= 3600:
         raise Refusal("InvalidLease", f"--lease is {config.lease_seconds:g} s.", "Give 1 to 3600 seconds.", "lease")
     check_mass_silence_rule(config.mass_silence_rule)
-    model = machine_model(config.model)
+    model = resolve_machine_model_file(config.model)
     check_cluster_mig_layouts(model, config.mig)
     check_cluster_device_shares(model, config.mig, config.replicas)
     parse_node_hooks(config.allow_hooks)
     parse_hook_kinds(config.allow_hook_kinds)
-    return msgspec.structs.replace(config, model=absolute_model_name(config.model))
+    return msgspec.structs.replace(config, model=absolute_machine_model_file(config.model))

@@ -27,9 +27,9 @@ from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG
 from remuda.core.foreign.refused_pods import (
     PLACED,
     PLACED_WORDS,
+    foreign_pod_wants_placed_condition,
     owner_of_refused_pods,
     refused_pods_hold_until,
-    wants_placed_condition,
 )
 from remuda.core.scheduling.gang_placement import PlacementPlan, plan_placement_in_steps
 from remuda.core.scheduling.placement_request import Assignment, PodAsk
@@ -193,7 +193,7 @@ class Scheduler:
         self._assumed[ask.uid] = (assignment.node, assignment.devices)
         pod = self._pods.get(ask.name, ask.namespace)
         try:
-            if pod is not None and pod.uid == ask.uid and wants_placed_condition(pod):
+            if pod is not None and pod.uid == ask.uid and foreign_pod_wants_placed_condition(pod):
                 await self._mark_placed(pod)
         except Exception:
             self._free(ask.uid)  # the binding was not sent

@@ -23,8 +23,8 @@ from remuda.api.kubernetes.core_v1 import Container, Pod, PodSpec, PodStatus, Re
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG, RESOURCE_GPU
 from remuda.api.training import Checkpoint, Failure, Member, TrainingJob, TrainingJobSpec, TrainingJobStatus
-from remuda.core.devices.links import device_chooser_of
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.links import machine_model_chooser
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.informer import Informer
@@ -130,7 +130,7 @@ class Scene:
     def __init__(self, root: Path, model: str = "dgx-h100", *, sockets: bool = True, **place: Any) -> None:
         self.now = NOW
         cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=self.clock, new_uid=lambda: "uid")
-        self.model = load_machine_model(model)
+        self.model = load_built_in_machine_model(model)
         self.backend = FakeBackend(self.model, NODE, self.clock)
         self.inventory = Inventory(NODE, self.backend.inventory())
         self.backend.subscribe(self.inventory.hear)
@@ -176,7 +176,7 @@ class Scene:
             inventory=self.inventory,
             grants=self.grants,
             pods=self.pods,
-            best=plugin_best_linked_devices(device_chooser_of(self.model), self.inventory),
+            best=plugin_best_linked_devices(machine_model_chooser(self.model), self.inventory),
             **fields,
         )
 

@@ -13,7 +13,7 @@ from remuda.api.errors import Conflict
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace
 from remuda.api.meta import to_seconds
 from remuda.core.health.agent_liveness import agent_silent_since
-from remuda.core.health.peer_vouching import ANNOTATION_PEERS, REACHES, PeerList, PeerStanding, read_peer_list
+from remuda.core.health.peer_vouching import ANNOTATION_PEERS, REACHES, PeerList, PeerStanding, read_vouching_peers
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
@@ -94,7 +94,7 @@ def test_a_renewal_that_was_given_up_and_lands_late_changes_nothing() -> None:
             with pytest.raises(Conflict):
                 await cluster.patch(*late)
         noted = (await cluster.get(Lease, LEASE, NODE_LEASE_NAMESPACE)).metadata.annotations
-        assert read_peer_list(noted[ANNOTATION_PEERS]).nodes == ("d", "e")
+        assert read_vouching_peers(noted[ANNOTATION_PEERS]).nodes == ("d", "e")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -190,7 +190,7 @@ def test_an_agent_that_was_replaced_puts_none_of_its_notes_back(has_peers: bool,
         for _ in range(60):
             await asyncio.sleep(1.0)
             noted = (await cluster.get(Lease, LEASE, NODE_LEASE_NAMESPACE)).metadata.annotations
-            assert read_peer_list(noted[ANNOTATION_PEERS]).nodes == ("d", "e")
+            assert read_vouching_peers(noted[ANNOTATION_PEERS]).nodes == ("d", "e")
         assert tasks[0].done(), "it renews no more"
         for task in tasks:
             task.cancel()

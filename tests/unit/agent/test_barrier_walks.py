@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from remuda.agent.launchers import launcher_state as records
-from remuda.agent.launchers.barrier_orders import BarrierSite, plan_launcher_orders
+from remuda.agent.launchers.barrier_orders import BarrierSite, plan_launcher_barrier_orders
 from remuda.agent.launchers.launcher_state import LauncherRecord
 from remuda.api.devices import LauncherReport
 from remuda.api.training import Member, TrainingJob
@@ -94,7 +94,7 @@ class World:
     def steer(self, uid: str) -> None:
         job = self.jobs[self.seen]
         env = BarrierSite("/ckpt", "", lambda job, member, gpus: {"RANK": str(member.rank)})
-        orders = plan_launcher_orders(job, self.agent[uid], env, self.now)
+        orders = plan_launcher_barrier_orders(job, self.agent[uid], env, self.now)
         self.agent[uid] = orders.launcher
         if isinstance(orders.message, Start):
             assert job.status.barrier == "Open"
@@ -139,15 +139,17 @@ class World:
 
     def look(self) -> None:
         for uid in UIDS:
-            self.agent[uid] = records.look_at_launcher(self.agent[uid], None, self.now, REJOIN_S)[0].launcher
+            self.agent[uid] = records.launcher_state_as_time_passes(self.agent[uid], None, self.now, REJOIN_S)[
+                0
+            ].launcher
 
     def fence(self) -> None:
         for uid in UIDS:
-            if records.launcher_may_have_child(self.agent[uid]):
+            if records.launcher_state_may_have_child(self.agent[uid]):
                 wire = self.live.get(uid)
                 if wire is not None:
                     wire.down.append(Fence())
-                self.agent[uid] = records.fence_launcher(self.agent[uid], self.now)
+                self.agent[uid] = records.launcher_state_after_fence(self.agent[uid], self.now)
 
     def stall(self, pod: PodOnNode) -> None:
         """The agent stands still for longer than it vouched for the rank."""

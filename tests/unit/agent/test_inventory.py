@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.agent.inventory import Inventory, device_behind_plugin_id
+from remuda.agent.inventory import Inventory, inventory_device_of_plugin_id
 from remuda.api.devices import ObservedDevice, Signal
-from remuda.core.devices.fault_codes import classify_fault
+from remuda.core.devices.fault_codes import classify_device_fault_code
 
 XID = Signal("kmsg", "xid-79")
 
@@ -56,7 +56,7 @@ def test_a_restart_launders_nothing_and_a_replacement_while_nobody_looked_is_one
 
 def test_what_is_withheld_for_one_reason_is_not_freed_by_another() -> None:
     inventory, calls = an_inventory()
-    fault = classify_fault("kmsg", "xid-79")
+    fault = classify_device_fault_code("kmsg", "xid-79")
     inventory.withhold("A", {"gpu-0": fault})
     inventory.withhold("B", {"gpu-0": fault, "gpu-1": fault})
     inventory.withhold("B", {})
@@ -74,10 +74,10 @@ def test_resources_follow_the_rows() -> None:
     assert inventory.resources() == ("nvidia.com/mig-1g.10gb", "nvidia.com/gpu")
     assert [row.id for row in inventory.of("nvidia.com/gpu")] == ["gpu-1"]
     assert inventory.slices("gpu-0") == [piece]
-    inventory.withhold("A", {"gpu-0": classify_fault("kmsg", "xid-79")})
+    inventory.withhold("A", {"gpu-0": classify_device_fault_code("kmsg", "xid-79")})
     assert reason(inventory, piece.id) == "Xid79"
 
 
 def test_a_share_is_of_its_device() -> None:
-    assert device_behind_plugin_id("gpu-0::3") == "gpu-0"
-    assert device_behind_plugin_id("gpu-0") == "gpu-0"
+    assert inventory_device_of_plugin_id("gpu-0::3") == "gpu-0"
+    assert inventory_device_of_plugin_id("gpu-0") == "gpu-0"

@@ -12,7 +12,7 @@ from remuda.agent.hardware.backend_port import NodeFacts
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.agent.node_labels import DISCOVERY_STAMP, WRITTEN, NodeLabelWriter, node_labels, plan_node_labels
 from remuda.api.kubernetes.core_v1 import Node
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.informer import Informer
@@ -24,7 +24,7 @@ FACTS = NodeFacts("570.124.06", "12.8", "9.0", "hopper", True, "DGX H100")
 
 @pytest.fixture
 def backend() -> FakeBackend:
-    return FakeBackend(load_machine_model("dgx-h100"), "node-01", Clock())
+    return FakeBackend(load_built_in_machine_model("dgx-h100"), "node-01", Clock())
 
 
 def labels_of(backend: FakeBackend) -> dict[str, str]:
@@ -80,7 +80,7 @@ async def test_slices(backend: FakeBackend) -> None:
 
 
 def test_amd() -> None:
-    backend = FakeBackend(load_machine_model("mi300x-8x"), "node-01", Clock())
+    backend = FakeBackend(load_built_in_machine_model("mi300x-8x"), "node-01", Clock())
     labels = node_labels(backend.inventory(), backend.present(), NodeFacts(family="gfx942"))
     assert labels["amd.com/gpu.product-name"] == backend.inventory()[0].type
     assert labels["amd.com/gpu.family"] == "GFX942"

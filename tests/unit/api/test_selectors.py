@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.api.errors import BadRequest
-from remuda.api.selectors import EVERYTHING, FieldSelector, labels_equal, parse_field_selector, parse_selector
+from remuda.api.selectors import EVERYTHING, FieldSelector, labels_equal, parse_api_field_selector, parse_selector
 
 LABELS = {"app": "web", "tier": "front", "remuda.dev/gang": "j", "n": "5"}
 
@@ -103,16 +103,16 @@ POD = {
     ],
 )
 def test_field_selector(text: str, matches: bool) -> None:
-    assert parse_field_selector(text).matches(POD) is matches
+    assert parse_api_field_selector(text).matches(POD) is matches
 
 
 @pytest.mark.parametrize("text", ["metadata.name", "=x", "a b=c", "a=b=c", "a=b\\", r"a=\n", " a=b"])
 def test_bad_field_selector(text: str) -> None:
     with pytest.raises(BadRequest):
-        parse_field_selector(text)
+        parse_api_field_selector(text)
 
 
 @given(st.text(r"ab\=,", max_size=8))
 def test_any_value_can_be_written_in_a_field_selector(value: str) -> None:
     selector = FieldSelector((("spec.nodeName", True, value),))
-    assert parse_field_selector(str(selector)) == selector
+    assert parse_api_field_selector(str(selector)) == selector

@@ -43,7 +43,7 @@ from remuda.api.training import (
 )
 from remuda.cli.app import main
 from remuda.cli.session import Session
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import MemoryJournal
@@ -171,7 +171,7 @@ def holding(*devices: str, name: str = "hello-worker-1", **fields: Any) -> Objec
 def a_full_node(number: int = 2, model: str = "dgx-h100", *, sliced: bool = False) -> NodeDevices:
     """A node that says all of its devices an agent can say; gpu-2 is bad. `sliced`: gpu-1 is cut in two."""
     rows: list[ObservedDevice] = []
-    for d in load_machine_model(model).devices:
+    for d in load_built_in_machine_model(model).devices:
         row = ObservedDevice(
             id=d.id,
             type=d.type,

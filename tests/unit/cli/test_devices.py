@@ -7,11 +7,11 @@ from remuda.api.kubernetes.core_v1 import Node, NodeSpec
 from remuda.api.meta import ObjectMeta
 from remuda.cli.cluster.nodes import render_nodes
 from remuda.cli.devices.device_list import (
-    ledger_document,
-    ledger_entries,
-    notices_to_show,
+    device_list_document,
+    device_list_entries,
+    device_list_notices,
+    device_list_resource_counts,
     render_ledger,
-    resource_counts,
 )
 from remuda.cli.devices.device_rows import DeviceRows
 from tests.unit.cli.scenes import (
@@ -36,7 +36,7 @@ def sample() -> tuple[list[Node], list[NodeDevices]]:
 
 def test_one_line_a_node_with_legend_and_troubles() -> None:
     nodes, devices = sample()
-    screen = text_of(render_ledger(ledger_entries(nodes, devices, pods()), NOW), 80)
+    screen = text_of(render_ledger(device_list_entries(nodes, devices, pods()), NOW), 80)
     assert screen == (
         "NODE     RACK    DEVICES   FREE  HOLDERS\n"
         "node-01  rack-1  ●●●●●●●●     0  hello-worker-0\n"
@@ -64,7 +64,7 @@ def test_every_state_has_a_glyph_also_without_unicode() -> None:
     holding = a_pod(
         1, metadata=ObjectMeta(name="holding", namespace="other", annotations={"remuda.dev/devices": "gpu-6"})
     )
-    ledger = ledger_entries([a_node(2)], [devices_of_node(2, bad=states)], [leaving, holding])
+    ledger = device_list_entries([a_node(2)], [devices_of_node(2, bad=states)], [leaving, holding])
     fancy, plain = (text_of(render_ledger(ledger, NOW, plain=p), 100) for p in (False, True))
     assert "○◐✗?⊘◌●○" in fancy
     assert ".~X?Q-#." in plain
@@ -74,7 +74,7 @@ def test_every_state_has_a_glyph_also_without_unicode() -> None:
 
 def test_wide_is_one_row_a_device() -> None:
     nodes, devices = sample()
-    lines = text_of(DeviceRows(ledger_entries(nodes, devices, pods()), NOW), 120).splitlines()
+    lines = text_of(DeviceRows(device_list_entries(nodes, devices, pods()), NOW), 120).splitlines()
     assert len(lines) == 1 + 48
     assert lines[0].split() == ["NODE", "DEVICE", "TYPE", "STATE", "REASON", "HOLDER", "SINCE", "NUMA"]
     assert lines[1].split() == ["node-01", "gpu-0", "H100", "Healthy", "-", "default/hello-worker-0", "5m00s", "0"]
@@ -86,7 +86,7 @@ SLICES = ["gpu-1-3g.40gb-0", "gpu-1-3g.40gb-4"]
 
 def test_a_sliced_device_is_its_slices_in_brackets() -> None:
     node = a_sliced_node()
-    ledger = ledger_entries([a_node(2)], [node], [a_pod(1, metadata=holding("gpu-0", SLICES[1]))])
+    ledger = device_list_entries([a_node(2)], [node], [a_pod(1, metadata=holding("gpu-0", SLICES[1]))])
     screen = text_of(render_ledger(ledger, NOW), 100)
     assert "●[○●]✗○○○○○" in screen
     assert "5+1" in screen
@@ -97,7 +97,7 @@ def test_a_sliced_device_is_its_slices_in_brackets() -> None:
 
 
 def test_wide_has_as_many_columns_as_there_is_room_for() -> None:
-    ledger = ledger_entries([a_node(2)], [a_sliced_node()], [a_pod(1, metadata=holding("gpu-0", SLICES[1]))])
+    ledger = device_list_entries([a_node(2)], [a_sliced_node()], [a_pod(1, metadata=holding("gpu-0", SLICES[1]))])
     everything = text_of(DeviceRows(ledger, NOW), 200).splitlines()
     assert everything[0].split() == ("NODE DEVICE TYPE SLICE STATE REASON HOLDER SINCE NUMA NIC PCI UUID".split())
     assert [line.split()[1] for line in everything[1:5]] == ["gpu-0", "gpu-1", *SLICES]
@@ -121,7 +121,7 @@ def test_nodes_count_free_and_bad() -> None:
     nodes, devices = sample()
     nodes[5] = a_node(6, "rack-2", ready=False)
     nodes[0] = msgspec.structs.replace(nodes[0], spec=NodeSpec(unschedulable=True))
-    lines = text_of(render_nodes(nodes, ledger_entries(nodes, devices, pods()), NOW), 80).splitlines()
+    lines = text_of(render_nodes(nodes, device_list_entries(nodes, devices, pods()), NOW), 80).splitlines()
     assert lines[1].split() == ["node-01", "rack-1", "Ready,Cordoned", "8", "0", "0", "1", "5m00s"]
     assert lines[2].split() == ["node-02", "rack-1", "Ready", "8", "7", "1", "0", "5m00s"]
     assert lines[6].split() == ["node-06", "rack-2", "NotReady", "8", "8", "0", "0", "5m00s"]
@@ -168,7 +168,9 @@ def test_what_is_wrong_with_a_node_is_told_apart_from_its_devices() -> None:
     hit = msgspec.structs.replace(devices[0], notices=[lost])
     screen = text_of(
         render_ledger(
-            ledger_entries(nodes, [hit, *devices[1:]], pods()), NOW, notices=notices_to_show([hit, *devices[1:]])
+            device_list_entries(nodes, [hit, *devices[1:]], pods()),
+            NOW,
+            notices=device_list_notices([hit, *devices[1:]]),
         ),
         250,
     )
@@ -177,10 +179,14 @@ def test_what_is_wrong_with_a_node_is_told_apart_from_its_devices() -> None:
         "node-01  PluginLost    30s  The plugin for nvidia.com/gpu is lost. None of its 8 devices failed"
     )
     assert line.endswith(f"It may pass: nothing is done before {at(30):%H:%M:%S}.")
-    later = text_of(render_ledger(ledger_entries(nodes, [hit], pods()), NOW + 31, notices=notices_to_show([hit])), 250)
+    later = text_of(
+        render_ledger(device_list_entries(nodes, [hit], pods()), NOW + 31, notices=device_list_notices([hit])), 250
+    )
     assert "Held down" not in later
-    document_ = ledger_document(
-        ledger_entries(nodes, [hit], pods()), notices_to_show([hit]), resource_counts([hit], pods())
+    document_ = device_list_document(
+        device_list_entries(nodes, [hit], pods()),
+        device_list_notices([hit]),
+        device_list_resource_counts([hit], pods()),
     )
     assert document_["notices"][0]["holdingUntil"] == at(30).isoformat().replace("+00:00", "Z")
     assert document_["counts"] == [

@@ -17,7 +17,7 @@ from remuda.cli.faults.incident_screen import (
     render_incident,
     render_incidents,
 )
-from remuda.cli.faults.incidents import fold_incident_parts
+from remuda.cli.faults.incidents import fold_parts_in_incident_table
 from tests.builders.incidents import T0, Book, a_device_pod, a_gang, a_recovery, a_sight, a_verdict, at
 from tests.unit.cli.scenes import Cli, text_of
 
@@ -240,6 +240,6 @@ def test_parts_of_a_larger_failure_are_told_by_that_one() -> None:
         return msgspec.structs.replace(device, status=status)
 
     asks = RemedyRecord("reboot-1", "reboot", "node-1", RemedyOutcome.WAITING)
-    assert fold_incident_parts([part_of(gang.name), gang]) == [gang]
-    assert fold_incident_parts([part_of(gang.name)]) == [part_of(gang.name)]  # the other is not in the list
-    assert fold_incident_parts([part_of(gang.name, asks), gang]) == [part_of(gang.name, asks), gang]
+    assert fold_parts_in_incident_table([part_of(gang.name), gang]) == [gang]
+    assert fold_parts_in_incident_table([part_of(gang.name)]) == [part_of(gang.name)]  # the other is not in the list
+    assert fold_parts_in_incident_table([part_of(gang.name, asks), gang]) == [part_of(gang.name, asks), gang]

@@ -8,14 +8,14 @@ import pytest
 from remuda.api.kubernetes.core_v1 import ContainerState, ContainerStateWaiting, ContainerStatus, PodStatus
 from remuda.api.meta import Condition, ObjectMeta
 from remuda.api.training import Borrower, Budgets, Failure, Loan, Member, TrainingJob
-from remuda.cli.jobs.job_screen import JobPicture, member_state_text, render_job, render_jobs, take_job_picture
+from remuda.cli.jobs.job_screen import JobPicture, member_state_text, render_job, render_jobs, take_job_screen_picture
 from tests.unit.cli.scenes import NOW, a_job, a_node, a_pod, a_report, at, devices_of_node, pods, text_of
 
 
 def picture(job: TrainingJob | None = None) -> JobPicture:
     found = [a_report(0), a_report(2), a_report(3), a_report(4, "parked", 0)]
     nodes = [a_node(n) for n in range(1, 6)]
-    return take_job_picture(job or a_job(), pods(), [devices_of_node(1, found)], nodes, NOW)
+    return take_job_screen_picture(job or a_job(), pods(), [devices_of_node(1, found)], nodes, NOW)
 
 
 def test_jobs_fit_eighty_columns() -> None:
@@ -95,7 +95,7 @@ def test_many_ranks_leave_out_those_that_simply_run() -> None:
     crowd = [Member(r, "worker", f"hello-worker-{r}", f"uid-{r}", "node-01", ["gpu-0"]) for r in range(100)]
     job = msgspec.structs.replace(job, status=msgspec.structs.replace(job.status, members=crowd))
     found = [a_report(r, "exited" if r == 77 else "running", code=1 if r == 77 else None) for r in range(100)]
-    view = take_job_picture(job, [a_pod(r) for r in range(100)], [devices_of_node(1, found)], [], NOW)
+    view = take_job_screen_picture(job, [a_pod(r) for r in range(100)], [devices_of_node(1, found)], [], NOW)
     screen = text_of(render_job(view, 100, rows=5), 100)
     assert "hello-worker-77" in screen
     assert "exited 1" in screen

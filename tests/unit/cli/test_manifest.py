@@ -11,11 +11,11 @@ from remuda.cli.jobs.manifest import (
     build_job,
     derive_job_name,
     job_from_document,
+    job_topology_option_label,
     job_with_workdir,
-    parse_budgets,
-    parse_env,
+    parse_job_budget_options,
+    parse_job_env_options,
     parse_job_file,
-    topology_option_label,
 )
 from remuda.runtime.up_config import RACK_LABEL
 
@@ -97,7 +97,7 @@ def test_flags_that_make_no_job(changes: dict[str, object], reason: str, words: 
     [(["code=5,device=10"], {"code": 5, "device": 10}), (["hang=unlimited", "code=0"], {"hang": -1, "code": 0})],
 )
 def test_budgets_are_read(text: list[str], budgets: dict[str, int]) -> None:
-    assert parse_budgets(text) == budgets
+    assert parse_job_budget_options(text) == budgets
 
 
 @pytest.mark.parametrize(
@@ -112,25 +112,30 @@ def test_budgets_are_read(text: list[str], budgets: dict[str, int]) -> None:
 )
 def test_budgets_that_make_no_sense(text: str, fix: str) -> None:
     with pytest.raises(Refusal) as caught:
-        parse_budgets([text])
+        parse_job_budget_options([text])
     assert caught.value.reason == "InvalidBudget"
     assert fix in caught.value.fix
 
 
 def test_env_is_set_or_handed_on() -> None:
-    assert parse_env(["A=1", "B=x=y", "C", "D="], {"C": "here"}) == {"A": "1", "B": "x=y", "C": "here", "D": ""}
+    assert parse_job_env_options(["A=1", "B=x=y", "C", "D="], {"C": "here"}) == {
+        "A": "1",
+        "B": "x=y",
+        "C": "here",
+        "D": "",
+    }
     for wrong in ("=1", "1A=x", "C"):
         with pytest.raises(Refusal) as caught:
-            parse_env([wrong], {})
+            parse_job_env_options([wrong], {})
         assert caught.value.reason == "InvalidEnv"
 
 
 def test_topology_has_short_names() -> None:
-    assert topology_option_label("rack") == RACK_LABEL
-    assert topology_option_label("none") == ""
-    assert topology_option_label("example.com/zone") == "example.com/zone"
+    assert job_topology_option_label("rack") == RACK_LABEL
+    assert job_topology_option_label("none") == ""
+    assert job_topology_option_label("example.com/zone") == "example.com/zone"
     with pytest.raises(Refusal, match="InvalidTopology"):
-        topology_option_label("two words")
+        job_topology_option_label("two words")
 
 
 def test_derived_names_are_free_and_valid() -> None:

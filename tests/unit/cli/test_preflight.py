@@ -11,12 +11,12 @@ from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.training import TrainingJob
 from remuda.cli.jobs.manifest import JobRequest, build_job
 from remuda.cli.jobs.preflight import (
-    check_job_checkpoint,
-    check_job_command,
-    check_job_gpus,
     check_job_image,
-    check_job_workdir,
-    default_job_topology,
+    preflight_default_topology,
+    preflight_job_checkpoint,
+    preflight_job_command,
+    preflight_job_gpus,
+    preflight_job_workdir,
 )
 from remuda.runtime.up_config import RACK_LABEL
 from tests.unit.cli.scenes import a_node, devices_of_node, machines
@@ -43,15 +43,15 @@ def test_a_cluster_that_runs_containers_wants_an_image() -> None:
 
 def test_more_gpus_than_any_node_has() -> None:
     devices = [devices_of_node(1)]
-    check_job_gpus(job(gpus=8), devices)
-    said = refusal(check_job_gpus, job(gpus=16, replicas=2), devices)
+    preflight_job_gpus(job(gpus=8), devices)
+    said = refusal(preflight_job_gpus, job(gpus=16, replicas=2), devices)
     assert said.reason == "GpusExceedNode"
     assert said.message == "Each worker pod asks for 16 GPUs; the largest node has 8."
     assert "--replicas 4 --gpus 8" in said.fix
 
 
 def test_before_nodes_have_reported_nobody_can_tell() -> None:
-    check_job_gpus(job(gpus=1000), [])
+    preflight_job_gpus(job(gpus=1000), [])
 
 
 # --- the default topology ------------------------------------------------------------------------------------------------
@@ -69,14 +69,14 @@ def cluster() -> tuple[list[Node], list[NodeDevices]]:
 def test_a_rack_is_required_when_one_can_hold_the_gang_and_its_spares(
     replicas: int, spares: int, gpus: int, fits: bool
 ) -> None:
-    label, note = default_job_topology(replicas, spares, gpus, RACK_LABEL, *cluster())
+    label, note = preflight_default_topology(replicas, spares, gpus, RACK_LABEL, *cluster())
     assert label == (RACK_LABEL if fits else "")
     assert bool(note) is not fits
 
 
 def test_without_racks_nothing_is_required_and_nothing_said() -> None:
     node = Node(metadata=a_node(1).metadata.__class__(name="node-01"))
-    assert default_job_topology(1, 0, 1, RACK_LABEL, [node], [devices_of_node(1)]) == ("", "")
+    assert preflight_default_topology(1, 0, 1, RACK_LABEL, [node], [devices_of_node(1)]) == ("", "")
 
 
 # --- the command ---------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def place(tmp_path: Path) -> Path:
     ],
 )
 def test_commands_that_do_not_exist(place: Path, command: tuple[str, ...], reason: str, words: str) -> None:
-    said = refusal(check_job_command, job(*command, workdir=str(place)), {"PATH": ""}, str(place / "bin"))
+    said = refusal(preflight_job_command, job(*command, workdir=str(place)), {"PATH": ""}, str(place / "bin"))
     assert said.reason == reason
     assert words in f"{said.message} {said.fix}"
 
@@ -117,32 +117,32 @@ def test_commands_that_do_not_exist(place: Path, command: tuple[str, ...], reaso
     [("trainer",), ("./bin/trainer",), ("python3", "train.py"), ("python3", "-m", "pkg"), ("$(TOOL)",), ("python3",)],
 )
 def test_commands_that_do(place: Path, command: tuple[str, ...]) -> None:
-    check_job_command(job(*command, workdir=str(place)), {"PATH": ""}, str(place / "bin"))
+    preflight_job_command(job(*command, workdir=str(place)), {"PATH": ""}, str(place / "bin"))
 
 
 def test_the_jobs_own_path_counts_and_images_are_not_looked_into(place: Path) -> None:
-    check_job_command(job("trainer", env={"PATH": str(place / "bin")}), {"PATH": ""}, "/nowhere")
-    check_job_command(job("anything", image="trainer:1"), {"PATH": ""}, "/nowhere")
+    preflight_job_command(job("trainer", env={"PATH": str(place / "bin")}), {"PATH": ""}, "/nowhere")
+    preflight_job_command(job("anything", image="trainer:1"), {"PATH": ""}, "/nowhere")
 
 
 def test_the_working_directory_must_be_there(tmp_path: Path) -> None:
-    check_job_workdir(job(workdir=str(tmp_path)))
-    assert refusal(check_job_workdir, job(workdir=str(tmp_path / "x"))).reason == "WorkdirNotFound"
+    preflight_job_workdir(job(workdir=str(tmp_path)))
+    assert refusal(preflight_job_workdir, job(workdir=str(tmp_path / "x"))).reason == "WorkdirNotFound"
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_path_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
-    check_job_checkpoint(job())
-    check_job_checkpoint(job(checkpoint=str(tmp_path)))
-    check_job_checkpoint(job(checkpoint=str(tmp_path / "not" / "there" / "yet")))
+    preflight_job_checkpoint(job())
+    preflight_job_checkpoint(job(checkpoint=str(tmp_path)))
+    preflight_job_checkpoint(job(checkpoint=str(tmp_path / "not" / "there" / "yet")))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_path_under_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said = refusal(check_job_checkpoint, job(checkpoint=str(tmp_path / "file" / "deep")))
+    said = refusal(preflight_job_checkpoint, job(checkpoint=str(tmp_path / "file" / "deep")))
     assert said.reason == "CheckpointPathNotWritable"
     assert "is not a directory" in said.message
 
@@ -153,6 +153,6 @@ def test_a_checkpoint_path_that_takes_no_files(tmp_path: Path) -> None:
     path = (
         str(closed) if os.geteuid() else "/proc/checkpoints"
     )  # nothing is closed to root but what is no real directory
-    said = refusal(check_job_checkpoint, job(checkpoint=path))
+    said = refusal(preflight_job_checkpoint, job(checkpoint=path))
     assert said.reason == "CheckpointPathNotWritable"
     assert "--checkpoint" in said.fix

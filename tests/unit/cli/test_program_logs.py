@@ -18,12 +18,12 @@ import structlog
 
 from remuda.api.errors import Refusal
 from remuda.cli.own_log import OwnLog
-from remuda.cli.program_logs import show_logs
+from remuda.cli.program_logs import show_program_logs
 from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
-from remuda.runtime.state_dir import StateDir, open_private_log
+from remuda.runtime.state_dir import StateDir, open_state_dir_log
 
 TOKEN = "s3cr3t-token-of-the-cluster"
 
@@ -53,7 +53,7 @@ async def a_failed_request(handler: Callable[[HttpRequest], Any]) -> int:
 
 
 def test_a_token_in_a_local_of_a_failed_handler_is_not_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    show_logs(logging.INFO)
+    show_program_logs(logging.INFO)
 
     async def broken(request: HttpRequest) -> None:
         token = request.headers["authorization"]
@@ -68,7 +68,7 @@ def test_a_token_in_a_local_of_a_failed_handler_is_not_in_the_log(capsys: pytest
 
 
 def test_a_token_in_the_words_of_an_error_is_not_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    show_logs(logging.INFO)
+    show_program_logs(logging.INFO)
 
     async def broken(request: HttpRequest) -> None:
         raise RuntimeError(f"no such thing: {request.headers}")
@@ -113,7 +113,7 @@ def test_a_log_in_the_background_is_bounded_and_its_owners_alone(tmp_path: Path)
     path = tmp_path / "up.log"
     path.write_text("of an older version\n")
     path.chmod(0o644)
-    with open_private_log(path) as file:
+    with open_state_dir_log(path) as file:
         own = OwnLog(io.TextIOWrapper(file), path, max_bytes=1000, files=3)
         for number in range(200):
             own.write(f"line {number} {'x' * 40}\n")
@@ -131,8 +131,8 @@ def test_what_a_process_in_the_background_prints_cannot_fail(tmp_path: Path) -> 
     """Its stdout and stderr are a disk that is full."""
     program = (
         "import logging, sys, pathlib, click, structlog\n"
-        "from remuda.cli.program_logs import show_logs\n"
-        f"show_logs(logging.INFO, pathlib.Path({str(tmp_path / 'up.log')!r}))\n"
+        "from remuda.cli.program_logs import show_program_logs\n"
+        f"show_program_logs(logging.INFO, pathlib.Path({str(tmp_path / 'up.log')!r}))\n"
         "for _ in range(50): structlog.get_logger().warning('x' * 100); click.echo('hello'); print('there')\n"
         "open(sys.argv[1], 'w').write('alive')\n"
     )

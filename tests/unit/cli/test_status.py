@@ -17,7 +17,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     StateDir(tmp_path).socket.touch()
     monkeypatch.setattr(StateDir, "holder", lambda self: 123)
     monkeypatch.setattr(cluster_client, "api_address", lambda state: "https://127.0.0.1:1")
-    monkeypatch.setattr(readiness, "ask_storage_trouble", lambda state: "")
+    monkeypatch.setattr(readiness, "ask_readiness_for_storage_trouble", lambda state: "")
     return Cli(tmp_path, machines())
 
 

@@ -8,9 +8,9 @@ from remuda.cli.text import (
     compact_names,
     duration_text,
     elapsed_text,
-    number_ranges_text,
     percent_text,
     plural_text,
+    printed_number_ranges,
     reason_sentence,
     span_text,
 )
@@ -71,8 +71,8 @@ def test_a_reason_is_said_once() -> None:
 
 
 def test_small_words() -> None:
-    assert number_ranges_text([3, 1, 2, 7]) == "1-3, 7"
-    assert number_ranges_text([]) == "none"
+    assert printed_number_ranges([3, 1, 2, 7]) == "1-3, 7"
+    assert printed_number_ranges([]) == "none"
     assert plural_text(1, "rank") == "1 rank"
     assert plural_text(0, "rank") == "0 ranks"
     assert percent_text(0.97123) == "97.1%"

@@ -12,12 +12,12 @@ from remuda.api.devices import NodeDevices, Observed, ObservedDevice, ObservedLi
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import ObjectMeta
-from remuda.cli.devices.topology import node_place
-from remuda.cli.devices.topology_screen import MatrixView, NodePlace, link_matrix, render_topology_tree
+from remuda.cli.devices.topology import node_place_for_topology_screen
+from remuda.cli.devices.topology_screen import MatrixView, NodePlace, render_topology_tree, topology_screen_link_matrix
 from remuda.core.devices.machine_models import (
     MachineModel,
     known_machine_models,
-    load_machine_model,
+    load_built_in_machine_model,
     parse_machine_model,
 )
 from remuda.runtime.state_dir import StateDir
@@ -35,7 +35,7 @@ def labelled(node: Node, **labels: str) -> Node:
 
 
 def test_the_matrix_as_users_know_it() -> None:
-    screen = text_of(MatrixView(NodePlace(machine=load_machine_model(PAIR))), 80)
+    screen = text_of(MatrixView(NodePlace(machine=load_built_in_machine_model(PAIR))), 80)
     assert screen == (
         "      gpu-0 gpu-1 gpu-2 gpu-3 nic-0 nic-1 NUMA\n"
         "gpu-0 X     PHB   SYS   SYS   PHB   SYS      0\n"
@@ -49,7 +49,7 @@ def test_the_matrix_as_users_know_it() -> None:
 
 
 def test_a_wide_matrix_is_split_where_the_terminal_is_narrow() -> None:
-    view = MatrixView(NodePlace(machine=load_machine_model("dgx-h100")))
+    view = MatrixView(NodePlace(machine=load_built_in_machine_model("dgx-h100")))
     narrow, wide = (text_of(view, width).splitlines() for width in (80, 160))
     assert wide[0].split()[-4:] == ["nic-7", "CPU", "affinity", "NUMA"]
     assert wide[1].split() == ["gpu-0", "X", *["NV18"] * 7, "PXB", *["NODE"] * 3, *["SYS"] * 4, "0-55,112-167", "0"]
@@ -62,7 +62,7 @@ def test_a_wide_matrix_is_split_where_the_terminal_is_narrow() -> None:
 @pytest.mark.parametrize("width", [80, 120, 500])
 @pytest.mark.parametrize("name", known_machine_models())
 def test_every_model_fits_the_screen_whole(name: str, width: int) -> None:
-    place = NodePlace(machine=load_machine_model(name))
+    place = NodePlace(machine=load_built_in_machine_model(name))
     lines = [
         *text_of(MatrixView(place), width).splitlines(),
         *text_of(render_topology_tree(place, NOW), width).splitlines(),
@@ -76,7 +76,7 @@ def test_every_model_fits_the_screen_whole(name: str, width: int) -> None:
 
 def test_the_matrix_mirrors_itself() -> None:
     for name in known_machine_models():
-        cells = link_matrix(load_machine_model(name))
+        cells = topology_screen_link_matrix(load_built_in_machine_model(name))
         assert all(cells[a][b] == cells[b][a] for a in cells for b in cells)
         assert all(cells[a][a] == "X" for a in cells)
 
@@ -84,7 +84,7 @@ def test_the_matrix_mirrors_itself() -> None:
 def test_the_tree_marks_health_holders_and_slices() -> None:
     node = labelled(a_node(2), topology__x="", **{"topology.kubernetes.io__zone": "eu-1a"})
     pod = a_pod(1, metadata=holding("gpu-0", "gpu-1-3g.40gb-4"))
-    place = node_place(a_sliced_node(), node, [pod], [])
+    place = node_place_for_topology_screen(a_sliced_node(), node, [pod], [])
     lines = text_of(render_topology_tree(place, NOW), 100).splitlines()
     assert lines[0] == "zone eu-1a"
     assert lines[1] == "└── rack rack-1"
@@ -104,15 +104,17 @@ def test_a_device_that_is_not_there_is_missed() -> None:
     full = a_full_node()
     kept = [d for d in full.observed.devices if d.id != "gpu-5"]
     shown = msgspec.structs.replace(full, observed=msgspec.structs.replace(full.observed, devices=kept))
-    assert "? gpu-5  missing" in text_of(render_topology_tree(node_place(shown, None, [], []), NOW), 100)
+    assert "? gpu-5  missing" in text_of(
+        render_topology_tree(node_place_for_topology_screen(shown, None, [], []), NOW), 100
+    )
 
 
 def test_a_tray_is_shown_in_its_nvlink_domain() -> None:
     node = labelled(a_node(2), **{"nvidia.com__gpu.clique": "7f.1"})
-    place = node_place(a_full_node(model="gb200-nvl72-tray"), node, [], [])
+    place = node_place_for_topology_screen(a_full_node(model="gb200-nvl72-tray"), node, [], [])
     lines = text_of(render_topology_tree(place, NOW), 100).splitlines()
     assert lines[1].endswith("NVLink domain of 18 nodes, 72 devices: 7f.1")
-    alone = text_of(render_topology_tree(NodePlace(machine=load_machine_model("gb200-nvl72-tray")), NOW), 100)
+    alone = text_of(render_topology_tree(NodePlace(machine=load_built_in_machine_model("gb200-nvl72-tray")), NOW), 100)
     assert alone.startswith("NVLink domain of 18 nodes, 72 devices: label nvidia.com/gpu.clique\n")
 
 
@@ -125,7 +127,7 @@ def homemade() -> NodeDevices:
 
 
 def test_a_node_of_unknown_make_is_drawn_from_what_it_shows() -> None:
-    screen = text_of(MatrixView(node_place(homemade(), a_node(2), [], [])), 80)
+    screen = text_of(MatrixView(node_place_for_topology_screen(homemade(), a_node(2), [], [])), 80)
     assert screen.splitlines()[1].split() == ["gpu-0", "X", "NV4", "SYS", "SYS", "0"]
 
 
@@ -135,20 +137,20 @@ def own_model(**changes: object) -> MachineModel:
 
 
 def test_a_model_of_ones_own_is_used() -> None:
-    cells = link_matrix(node_place(homemade(), None, [], [own_model()]).machine)
+    cells = topology_screen_link_matrix(node_place_for_topology_screen(homemade(), None, [], [own_model()]).machine)
     assert cells["gpu-0"]["gpu-3"] == "PHB"
 
 
 def test_a_model_that_does_not_fit_is_refused() -> None:
     with pytest.raises(Refusal) as caught:
-        node_place(a_full_node(), None, [], [], load_machine_model(PAIR))
+        node_place_for_topology_screen(a_full_node(), None, [], [], load_built_in_machine_model(PAIR))
     assert caught.value.reason == "ModelDoesNotFit"
     assert "gpu-4, gpu-5, gpu-6, gpu-7" in caught.value.message
 
 
 def test_a_node_without_devices_is_refused() -> None:
     with pytest.raises(Refusal, match="NoDevices"):
-        node_place(NodeDevices(metadata=ObjectMeta(name="node-02")), None, [], [])
+        node_place_for_topology_screen(NodeDevices(metadata=ObjectMeta(name="node-02")), None, [], [])
 
 
 # --- the command --------------------------------------------------------------------------------------------------------

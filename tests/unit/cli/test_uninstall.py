@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import KObject, ObjectMeta, OwnerReference
 from remuda.api.training import TrainingJob
-from remuda.core.uninstall.installed_objects import SYSTEM, InstalledObject, installed_objects, workloads_of
-from remuda.runtime.uninstall import untyped_kind
+from remuda.core.uninstall.installed_objects import SYSTEM, InstalledObject, installed_objects, workloads_to_uninstall
+from remuda.runtime.uninstall import untyped_kind_for_uninstall_run
 from tests.unit.cli.scenes import Cli, a_job, machines, pods
 
 NODE = "node-01"
-NAMES = (*workloads_of(SYSTEM)[:2], *installed_objects(SYSTEM))
+NAMES = (*workloads_to_uninstall(SYSTEM)[:2], *installed_objects(SYSTEM))
 
 
 def installed(each: InstalledObject) -> KObject:
-    return untyped_kind(each.resource)(metadata=ObjectMeta(name=each.name, namespace=each.namespace))
+    return untyped_kind_for_uninstall_run(each.resource)(metadata=ObjectMeta(name=each.name, namespace=each.namespace))
 
 
 def marked(obj: KObject) -> KObject:
@@ -65,7 +65,7 @@ def test_told_to_everything_goes_and_the_ranks_run_on(there: Cli) -> None:
     node = one(there, Node, NODE)
     assert (node.spec.unschedulable, "remuda.dev/cordoned-by" in node.annotations) == (False, False)
     for each in NAMES:
-        assert each.name not in names(there, untyped_kind(each.resource)), each
+        assert each.name not in names(there, untyped_kind_for_uninstall_run(each.resource)), each
     assert names(there, TrainingJob) == []
     ranks = there.objects(Pod)
     assert [(pod.is_deleting, pod.metadata.owner_references) for pod in ranks] == [(False, [])] * len(pods())

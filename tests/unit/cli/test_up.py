@@ -8,9 +8,13 @@ import pytest
 
 from remuda.api.errors import Refusal
 from remuda.cli.app import main
-from remuda.cli.cluster.up import describe_cluster, gpus_per_node, merge_up_options, up_log_tail
-from remuda.runtime.device_sharing import cluster_config_mig_words, cluster_config_replica_words, offered_resources
-from remuda.runtime.machine_model_files import machine_model
+from remuda.cli.cluster.up import describe_cluster, merge_up_command_line_options, up_hint_gpus_per_node, up_log_tail
+from remuda.runtime.device_sharing import (
+    cluster_config_mig_words,
+    cluster_config_replica_words,
+    resources_after_device_sharing,
+)
+from remuda.runtime.machine_model_files import resolve_machine_model_file
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig, check_cluster_config
 from tests.builders.waiting import PATIENCE_S
@@ -20,21 +24,23 @@ MADE = ClusterConfig(nodes=4, racks=1, lease_seconds=3.0)
 
 def test_options_win_over_the_directory_and_that_over_defaults() -> None:
     unset = {"nodes": None, "racks": None, "lease": None}
-    assert merge_up_options(None, unset) == ClusterConfig()
-    assert merge_up_options(MADE, unset) == MADE
-    assert merge_up_options(MADE, {"nodes": 8, "lease": 2.0}) == ClusterConfig(nodes=8, racks=1, lease_seconds=2.0)
+    assert merge_up_command_line_options(None, unset) == ClusterConfig()
+    assert merge_up_command_line_options(MADE, unset) == MADE
+    assert merge_up_command_line_options(MADE, {"nodes": 8, "lease": 2.0}) == ClusterConfig(
+        nodes=8, racks=1, lease_seconds=2.0
+    )
 
 
 def test_no_more_racks_than_nodes_unless_asked_for() -> None:
-    assert check_cluster_config(merge_up_options(None, {"nodes": 1})).racks == 1
-    assert merge_up_options(None, {"nodes": 3}).racks == 2
+    assert check_cluster_config(merge_up_command_line_options(None, {"nodes": 1})).racks == 1
+    assert merge_up_command_line_options(None, {"nodes": 3}).racks == 2
     made = ClusterConfig(nodes=4, racks=4)
-    assert merge_up_options(made, {"nodes": 4}) == made
-    assert check_cluster_config(merge_up_options(made, {"nodes": 2})).nodes == 2, (
+    assert merge_up_command_line_options(made, {"nodes": 4}) == made
+    assert check_cluster_config(merge_up_command_line_options(made, {"nodes": 2})).nodes == 2, (
         "the contradiction is for `agree` to name"
     )
     with pytest.raises(Refusal, match="InvalidRacks"):
-        check_cluster_config(merge_up_options(None, {"nodes": 1, "racks": 2}))
+        check_cluster_config(merge_up_command_line_options(None, {"nodes": 1, "racks": 2}))
 
 
 @pytest.mark.parametrize("detach", [[], ["--detach"]])
@@ -50,11 +56,11 @@ def test_a_file_is_no_state_directory(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 def test_devices_cut_and_shared_are_said_as_they_are_asked_for() -> None:
     asked = {"mig": ("gpu-0=3g.40gb,3g.40gb", "all=1g.10gb*7"), "replicas": ("nvidia.com/mig-1g.10gb=2",)}
-    config = check_cluster_config(merge_up_options(None, asked))
+    config = check_cluster_config(merge_up_command_line_options(None, asked))
     assert config.mig == {"gpu-0": ("3g.40gb",) * 2, "all": ("1g.10gb",) * 7}
     assert config.replicas == {"nvidia.com/mig-1g.10gb": 2}
     assert "; cut gpu-0=3g.40gb*2, all=1g.10gb*7; shared nvidia.com/mig-1g.10gb=2 (" in describe_cluster(config)
-    again = merge_up_options(
+    again = merge_up_command_line_options(
         None,
         {
             "mig": tuple(cluster_config_mig_words(config.mig)),
@@ -62,14 +68,14 @@ def test_devices_cut_and_shared_are_said_as_they_are_asked_for() -> None:
         },
     )
     assert again == config
-    assert offered_resources(machine_model("dgx-h100"), config.mig) == [
+    assert resources_after_device_sharing(resolve_machine_model_file("dgx-h100"), config.mig) == [
         "nvidia.com/mig-3g.40gb",
         "nvidia.com/mig-1g.10gb",
     ]
     assert (
-        gpus_per_node(config),
-        gpus_per_node(ClusterConfig()),
-        gpus_per_node(ClusterConfig(model="mi300x-8x")),
+        up_hint_gpus_per_node(config),
+        up_hint_gpus_per_node(ClusterConfig()),
+        up_hint_gpus_per_node(ClusterConfig(model="mi300x-8x")),
     ) == (0, 8, 0)
 
 

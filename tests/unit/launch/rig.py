@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from remuda.launch import protocol
 from remuda.launch.protocol import Exited, Heartbeat, Hello, Message, MessageLineReader, Ready, Running, Start, Stop
-from remuda.launch.zipapp import launcher_container_argv
+from remuda.launch.zipapp import launcher_zipapp_argv
 from tests.builders.waiting import PATIENCE_S
 
 PYTHON = os.environ.get("REMUDA_TEST_PYTHON") or sys.executable  # runs the launcher under test
@@ -118,7 +118,7 @@ class Container:
         self.env["REMUDA_STOP_GRACE"] = "0.5"  # so that a test with a stubborn child ends soon
 
     def run(self, *command: str, alloc: str | None = "", **env: str) -> subprocess.Popen[bytes]:
-        return self.run_program(launcher_container_argv(list(command), self.pyz, PYTHON), alloc, **env)
+        return self.run_program(launcher_zipapp_argv(list(command), self.pyz, PYTHON), alloc, **env)
 
     def run_program(self, argv: list[str], alloc: str | None = "", **env: str) -> subprocess.Popen[bytes]:
         alloc_env = {} if alloc is None else {"REMUDA_ALLOC_DIR": alloc or str(self.directory)}

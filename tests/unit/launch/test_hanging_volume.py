@@ -119,7 +119,9 @@ def test_a_rank_is_started_and_stopped_while_a_look_of_before_hangs(
 
 def hang_on_status(container: Container, pipe: Path) -> None:
     """From now on asking whether a checkpoint is there waits for the pipe."""
-    changed = "from remuda.launch import checkpoints;checkpoints.is_checkpoint_kept=lambda *a:open(%r).read()==''"
+    changed = (
+        "from remuda.launch import checkpoints;checkpoints.is_checkpoint_commit_on_disk=lambda *a:open(%r).read()==''"
+    )
     run = f"import sys;sys.path.insert(0,sys.argv.pop(1));{changed % str(pipe)};"
     run += "from remuda.launch.__main__ import main;sys.exit(main())"
     os.mkfifo(pipe)

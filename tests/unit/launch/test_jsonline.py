@@ -25,7 +25,7 @@ VALUES = st.recursive(
 @unhurried
 @given(VALUES)
 def test_what_we_write_the_library_reads(value: Any) -> None:
-    assert json.loads(jsonline.render_json_line(value)) == value
+    assert json.loads(jsonline.encode_launch_json_line(value)) == value
 
 
 @unhurried
@@ -72,7 +72,7 @@ def test_without_the_library_loaded_errors_are_still_value_errors() -> None:
         "for text in sys.argv[2:]:\n"
         "    try: print('read', ascii(text), jsonline.parse_json_line(text))\n"
         "    except ValueError: pass\n"
-        'print(jsonline.render_json_line(jsonline.parse_json_line(\'{"a": [1, 2.5, null, true, "x"]}\')))'
+        'print(jsonline.encode_launch_json_line(jsonline.parse_json_line(\'{"a": [1, 2.5, null, true, "x"]}\')))'
     )
     source = str(Path(jsonline.__file__).parents[2])
     argv = [sys.executable, "-I", "-S", "-c", code, source, *BROKEN]
@@ -84,9 +84,9 @@ def test_without_the_library_loaded_errors_are_still_value_errors() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_json_cannot_say_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        jsonline.render_json_line({"x": value})
+        jsonline.encode_launch_json_line({"x": value})
 
 
 def test_other_types_are_refused() -> None:
     with pytest.raises(TypeError):
-        jsonline.render_json_line({"x": {1, 2}})
+        jsonline.encode_launch_json_line({"x": {1, 2}})

@@ -14,7 +14,7 @@ from remuda.launch.protocol import (
     Progress,
     ProtocolError,
     decode_launch_message,
-    decode_launch_progress,
+    decode_user_process_progress,
     encode_launch_message,
 )
 
@@ -175,18 +175,18 @@ def test_any_object_decodes_to_something_that_encodes_or_is_refused(kind: str, f
 @unhurried
 @given(st.binary(max_size=80))
 def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
-    for parse in (decode_launch_message, decode_launch_progress):
+    for parse in (decode_launch_message, decode_user_process_progress):
         with contextlib.suppress(ProtocolError):  # and nothing else
             parse(data)
 
 
 def test_progress_reports() -> None:
-    assert decode_launch_progress(b'{"step":3,"stepTime":0.5,"extra":1}\n') == Progress(3, 0.5)
-    assert decode_launch_progress(b'{"checkpoint":3,"checkpointTime":2,"attempt":4}') == Progress(
+    assert decode_user_process_progress(b'{"step":3,"stepTime":0.5,"extra":1}\n') == Progress(3, 0.5)
+    assert decode_user_process_progress(b'{"checkpoint":3,"checkpointTime":2,"attempt":4}') == Progress(
         None, None, None, 3, 2.0, attempt=4
     )
     with pytest.raises(ProtocolError, match="step must be a whole number"):
-        decode_launch_progress(b'{"step":3.5}')
+        decode_user_process_progress(b'{"step":3.5}')
 
 
 @unhurried
@@ -224,4 +224,4 @@ def test_the_bounds_are_those_of_everybody_else() -> None:
 
 def test_a_total_that_cannot_be_is_refused_in_a_progress_report() -> None:
     with pytest.raises(ProtocolError, match=r"BadField.*totalSteps must be a whole number from 0 to"):
-        decode_launch_progress(b'{"step":1,"totalSteps":4611686018427387904}')
+        decode_user_process_progress(b'{"step":1,"totalSteps":4611686018427387904}')

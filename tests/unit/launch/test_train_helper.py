@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.launch.protocol import Progress, decode_launch_progress
+from remuda.launch.protocol import Progress, decode_user_process_progress
 from remuda.launch.pythonpath import remuda_train
 
 
@@ -34,7 +34,7 @@ class Listener:
         self.socket.settimeout(5)
 
     def next(self) -> Progress:
-        return decode_launch_progress(self.socket.recv(65536))
+        return decode_user_process_progress(self.socket.recv(65536))
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_compiled_code_is_used_and_the_source_is_the_fallback(pyz: Path, tmp_pat
         for name in source.namelist():
             data = source.read(name)
             target.writestr(name, b"\0\0\0\0" + data[4:] if name.endswith(".pyc") else data)
-    result = run(*zipapp.launcher_container_argv(["sh", "-c", "exit 5"], foreign, sys.executable))
+    result = run(*zipapp.launcher_zipapp_argv(["sh", "-c", "exit 5"], foreign, sys.executable))
     assert result.returncode == 5, result.stderr
 
 
@@ -79,7 +79,7 @@ def test_compiled_code_is_used_and_the_source_is_the_fallback(pyz: Path, tmp_pat
 def test_other_interpreters_run_it(pyz: Path, python: str) -> None:
     if run("sh", "-c", f"{python} -c ''").returncode != 0:
         pytest.skip(f"{python} is not installed")
-    result = run(*zipapp.launcher_container_argv(["sh", "-c", "exit 5"], pyz, python))
+    result = run(*zipapp.launcher_zipapp_argv(["sh", "-c", "exit 5"], pyz, python))
     assert result.returncode == 5, result.stderr
 
 
@@ -92,7 +92,7 @@ def test_it_also_runs_as_a_file(pyz: Path) -> None:
 def test_the_command_gets_exactly_its_arguments(pyz: Path) -> None:
     args = ["", "a b", "--", "-c", "'", "\n", "é"]
     code = "import sys, json; print(json.dumps(sys.argv[1:]))"
-    result = run(*zipapp.launcher_container_argv([sys.executable, "-c", code, *args], pyz, sys.executable))
+    result = run(*zipapp.launcher_zipapp_argv([sys.executable, "-c", code, *args], pyz, sys.executable))
     assert result.stdout.strip() == '["", "a b", "--", "-c", "\'", "\\n", "\\u00e9"]'
 
 
@@ -100,21 +100,21 @@ def test_user_code_sees_the_helper_and_its_own_remuda(pyz: Path, tmp_path: Path)
     (tmp_path / "remuda").mkdir()
     (tmp_path / "remuda/__init__.py").write_text("owner = 'user'\n")
     code = "import remuda, remuda_train, os; print(remuda.owner, remuda_train.attempt(), os.environ['PYTHONPATH'])"
-    argv = zipapp.launcher_container_argv([sys.executable, "-S", "-c", code], pyz, sys.executable)
+    argv = zipapp.launcher_zipapp_argv([sys.executable, "-S", "-c", code], pyz, sys.executable)
     result = run(*argv, PYTHONPATH=str(tmp_path))
     assert result.stdout.split() == ["user", "1", f"{tmp_path}:{pyz}/remuda/launch/pythonpath"], result.stderr
 
 
 def test_without_a_remuda_of_its_own_user_code_sees_none(pyz: Path) -> None:
     code = "import remuda_train\ntry:\n import remuda\nexcept ModuleNotFoundError: print('none')"
-    argv = zipapp.launcher_container_argv([sys.executable, "-S", "-c", code], pyz, sys.executable)
+    argv = zipapp.launcher_zipapp_argv([sys.executable, "-S", "-c", code], pyz, sys.executable)
     assert run(*argv).stdout == "none\n"
 
 
 def test_modules_on_the_users_path_cannot_break_the_launcher(pyz: Path, tmp_path: Path) -> None:
     for name in ("os", "select", "protocol", "remuda", "encodings"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')\n")
-    result = run(*zipapp.launcher_container_argv(["true"], pyz, sys.executable), PYTHONPATH=str(tmp_path))
+    result = run(*zipapp.launcher_zipapp_argv(["true"], pyz, sys.executable), PYTHONPATH=str(tmp_path))
     assert result.returncode == 0, result.stderr
 
 

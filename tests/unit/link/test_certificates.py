@@ -12,7 +12,11 @@ import pytest
 import yaml
 
 from remuda.api.errors import Refusal
-from remuda.embedded.apiserver.security.tokens import api_port_in_kubeconfig, load_token, write_kubeconfig
+from remuda.embedded.apiserver.security.tokens import (
+    apiserver_port_in_token_kubeconfig,
+    load_security_token,
+    write_token_kubeconfig,
+)
 from remuda.link.certificates import LinkCertificates
 
 NOW = 1_750_000_000.0
@@ -21,8 +25,8 @@ YEAR_S = 365 * 86_400
 
 def test_everything_is_its_owners_alone(tmp_path: Path) -> None:
     LinkCertificates(tmp_path / "pki").prepare([], NOW)
-    load_token(tmp_path / "token")
-    write_kubeconfig(tmp_path / "kubeconfig", server="https://127.0.0.1:1", ca=b"x", token="t")
+    load_security_token(tmp_path / "token")
+    write_token_kubeconfig(tmp_path / "kubeconfig", server="https://127.0.0.1:1", ca=b"x", token="t")
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert len(files) == 6
     assert {stat.S_IMODE(p.stat().st_mode) for p in files} == {0o600}
@@ -80,25 +84,25 @@ def _answer(context: ssl.SSLContext, sock: socket.socket) -> None:
 
 def test_a_token_is_made_once_and_must_stay_private(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    token = load_token(path)
+    token = load_security_token(path)
     assert len(token) >= 40
-    assert load_token(path) == token
+    assert load_security_token(path) == token
     path.chmod(0o644)
     with pytest.raises(Refusal) as caught:
-        load_token(path)
+        load_security_token(path)
     assert caught.value.reason == "TokenNotPrivate"
 
 
 def test_the_port_of_last_time_is_found_in_the_kubeconfig(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    assert api_port_in_kubeconfig(path) == 0
-    write_kubeconfig(path, server="https://127.0.0.1:4711", ca=b"ca", token="t")
-    assert api_port_in_kubeconfig(path) == 4711
+    assert apiserver_port_in_token_kubeconfig(path) == 0
+    write_token_kubeconfig(path, server="https://127.0.0.1:4711", ca=b"ca", token="t")
+    assert apiserver_port_in_token_kubeconfig(path) == 4711
     config = yaml.safe_load(path.read_text())
     assert config["users"][0]["user"] == {"token": "t"}
     for damage in (b"", b"{", b"a: b", b"[]"):
         path.write_bytes(damage)
-        assert api_port_in_kubeconfig(path) == 0
+        assert apiserver_port_in_token_kubeconfig(path) == 0
 
 
 def test_parts_that_start_at_once_agree_on_a_token(tmp_path: Path) -> None:
@@ -108,7 +112,7 @@ def test_parts_that_start_at_once_agree_on_a_token(tmp_path: Path) -> None:
 
     def ask() -> None:
         together.wait()
-        found.append(load_token(path))
+        found.append(load_security_token(path))
 
     for _ in range(20):
         path.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from remuda.link import log_segments
-from remuda.link.log_segments import log_begin, log_end, log_tail_start, read_log
+from remuda.link.log_segments import log_begin, log_end, log_segments_tail_start, read_log_segments
 
 
 def rotate(log: Path) -> None:
@@ -27,18 +27,18 @@ def oldest(log: Path) -> Path:
 
 def test_positions_mean_the_same_byte_for_ever(tmp_path: Path) -> None:
     log = tmp_path / "main.log"
-    assert (log_begin(log), log_end(log), read_log(log, 0)) == (0, 0, (0, b""))
+    assert (log_begin(log), log_end(log), read_log_segments(log, 0)) == (0, 0, (0, b""))
     append(log, b"one\n")
     rotate(log)
     append(log, b"two\n")
     rotate(log)
     append(log, b"three\n")
     assert (log_begin(log), log_end(log)) == (0, 14)
-    assert read_log(log, 0) == (0, b"one\ntwo\nthree\n")
-    assert read_log(log, 5, 4) == (5, b"wo\nt")
+    assert read_log_segments(log, 0) == (0, b"one\ntwo\nthree\n")
+    assert read_log_segments(log, 5, 4) == (5, b"wo\nt")
     oldest(log).unlink()
     assert (log_begin(log), log_end(log)) == (4, 14)
-    assert read_log(log, 0) == (4, b"two\nthree\n"), "from the first byte that is kept"
+    assert read_log_segments(log, 0) == (4, b"two\nthree\n"), "from the first byte that is kept"
     log.unlink()  # between the two renames of a rotation
     assert log_end(log) == 8
 
@@ -64,7 +64,7 @@ def test_tails_agree_with_splitting_the_whole() -> None:
             end = chance.choice([None, chance.randrange(start, len(text) + 1)])
             wanted = text[start:end]
             for lines in range(6):
-                found = log_tail_start(log, start, end, lines)
+                found = log_segments_tail_start(log, start, end, lines)
                 kept = wanted.splitlines(keepends=True)
                 tail = b"".join(kept[len(kept) - min(lines, len(kept)) :])
                 assert text[found:end] == tail, (text, start, end, lines)
@@ -85,8 +85,8 @@ def test_a_tail_of_a_long_log_reads_only_its_end(tmp_path: Path, monkeypatch: py
         return data
 
     monkeypatch.setattr(log_segments, "_read_file", counted)
-    start = log_tail_start(log, 0, None, 3)
-    assert read_log(log, start)[1] == b"a\nb\nc\n"
+    start = log_segments_tail_start(log, 0, None, 3)
+    assert read_log_segments(log, start)[1] == b"a\nb\nc\n"
     assert sum(read) <= 256 * 1024
 
 
@@ -104,4 +104,4 @@ def test_a_rotation_between_looking_and_opening_is_noticed(tmp_path: Path, monke
         return usual(segment, offset, count)
 
     monkeypatch.setattr(log_segments, "_read_file", meanwhile)
-    assert read_log(log, 0) == (0, b"one\nTWO!\n")
+    assert read_log_segments(log, 0) == (0, b"one\nTWO!\n")

@@ -15,7 +15,7 @@ from remuda.api.errors import Refusal
 from remuda.core.health.step_samples import WARM_UP, WINDOW, StepSample
 from remuda.link.progress_board import MAX_PODS, Heartbeat, PodPast, ProgressBoard
 from remuda.link.stream_client import Connection, LinkClient
-from remuda.link.stream_messages import MAX_LINE, LinkNews, link_line, read_link_upward
+from remuda.link.stream_messages import MAX_LINE, LinkNews, link_message_line, read_upward_link_message
 from remuda.link.stream_server import MAX_WORD, LinkServer
 from remuda.runtime.link_endpoint import RelayBoard
 from remuda.sim.virtual_time_loop import run_virtual
@@ -90,9 +90,9 @@ def test_the_past_of_a_pod_is_a_small_message() -> None:
     board = ProgressBoard()
     for step in range(1, 1000):
         board.report(a_beat(step + 10**6, own=0.1 + step / 7.7e3, time=1.8e9 + step / 3.0))
-    line = link_line(LinkNews(past=board.past()))
+    line = link_message_line(LinkNews(past=board.past()))
     assert len(line) < 4096 < MAX_LINE / MAX_PODS
-    assert read_link_upward(line) == LinkNews(past=board.past())
+    assert read_upward_link_message(line) == LinkNews(past=board.past())
 
 
 # --- the stream -------------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ LIES = [
 @pytest.mark.parametrize("past", LIES)
 def test_a_past_that_cannot_have_been_is_dropped(past: PodPast) -> None:
     manager = Manager()
-    manager.server._take("n1", link_line(LinkNews(past=[past])))
+    manager.server._take("n1", link_message_line(LinkNews(past=[past])))
     assert manager.board.of_gang("ns", "g") == {}
     assert kept(manager.board) == {}
 
@@ -262,11 +262,11 @@ def test_a_past_that_cannot_have_been_is_dropped(past: PodPast) -> None:
 def test_what_is_held_for_pods_that_nobody_knows_is_bounded() -> None:
     manager = Manager(knows=False)
     for number in range(MAX_PODS + 10):
-        manager.server._take("n1", link_line(LinkNews(past=[PodPast(a_beat(9, uid=f"u{number}@n1"))])))
+        manager.server._take("n1", link_message_line(LinkNews(past=[PodPast(a_beat(9, uid=f"u{number}@n1"))])))
     assert len(manager.server._held["n1"]) == MAX_PODS
 
 
 @pytest.mark.parametrize("line", [b'{"type":"news","past":[1]}', b'{"type":"news","past":[{"beat":{},"steps":[]}]}'])
 def test_a_past_that_cannot_be_read_is_refused(line: bytes) -> None:
     with pytest.raises(Refusal, match="MalformedMessage"):
-        read_link_upward(line)
+        read_upward_link_message(line)

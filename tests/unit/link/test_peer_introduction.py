@@ -13,7 +13,7 @@ from remuda.link.peer_certificates import MAX_CSR, PeerKey
 from remuda.link.peer_registry import MAP_S, SIGN_S, PeerRegistry
 from remuda.link.progress_board import ProgressBoard
 from remuda.link.stream_client import Connection, LinkClient
-from remuda.link.stream_messages import LinkAskPeers, LinkWelcome, link_line
+from remuda.link.stream_messages import LinkAskPeers, LinkWelcome, link_message_line
 from remuda.link.stream_server import LinkServer
 from remuda.sim.virtual_time_loop import run_virtual
 from tests.unit.link.test_past import pipe
@@ -171,7 +171,7 @@ def test_a_manager_of_an_older_release_is_not_asked() -> None:
         async def dial() -> Connection:
             ours, theirs = pipe()
             ends.append(theirs)
-            theirs[1].write(link_line(LinkWelcome(promises=True)))
+            theirs[1].write(link_message_line(LinkWelcome(promises=True)))
             return ours
 
         client = LinkClient("n1", dial, str)

@@ -8,7 +8,7 @@ import pytest
 
 from remuda.link.progress_board import ProgressBoard
 from remuda.link.stream_client import Connection, LinkClient
-from remuda.link.stream_messages import LinkWelcome, link_line
+from remuda.link.stream_messages import LinkWelcome, link_message_line
 from remuda.link.stream_server import LinkServer
 from remuda.sim.virtual_time_loop import run_virtual
 from tests.unit.link.test_past import pipe
@@ -54,7 +54,7 @@ def test_a_manager_of_an_older_release_is_not_asked() -> None:
         async def dial() -> Connection:
             ours, theirs = pipe()
             ends.append(theirs)
-            theirs[1].write(link_line(LinkWelcome()))
+            theirs[1].write(link_message_line(LinkWelcome()))
             return ours
 
         client = LinkClient("n1", dial, str)

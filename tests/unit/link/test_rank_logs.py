@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from remuda.link.rank_logs import LogSection, RankLogIndex, find_log_sections, rank_log_path, read_log_section
+from remuda.link.rank_logs import LogSection, RankLogIndex, find_log_sections, rank_log_path, read_rank_log_section
 from tests.builders.pods import a_pod
 
 
@@ -22,7 +22,7 @@ def write(root: Path, pod: str, text: str, gang: str = "job", uid: str = "1") ->
 
 
 def text_of(section: LogSection) -> str:
-    return b"".join(read_log_section(section)).decode()
+    return b"".join(read_rank_log_section(section)).decode()
 
 
 def test_a_gang_pod_logs_under_its_gang_and_a_plain_pod_under_its_own_name(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ from remuda.link.stream_messages import (
     LinkOutbox,
     LinkRefused,
     LinkWelcome,
-    link_line,
-    read_link_downward,
-    read_link_upward,
+    link_message_line,
+    read_downward_link_message,
+    read_upward_link_message,
 )
 from remuda.link.stream_server import MAX_WORD, LinkServer
 from tests.builders.waiting import PATIENCE_S
@@ -85,14 +85,14 @@ def test_an_outbox_is_bounded_and_taken_in_batches() -> None:
     sizes = []
     while (news := outbox.take()) is not None:
         sizes.append((len(news.beats), len(news.signals)))
-        assert len(link_line(news)) < MAX_LINE
+        assert len(link_message_line(news)) < MAX_LINE
     assert sizes == [(MAX_BATCH, MAX_BATCH)] * (MAX_WAITING // MAX_BATCH)
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b"[]", b'{"type":"hello"}', b'{"type":"news","beats":[1]}', b"\xff\xfe"])
 def test_what_cannot_be_read_is_refused(line: bytes) -> None:
     with pytest.raises(Refusal, match="MalformedMessage"):
-        read_link_upward(line)
+        read_upward_link_message(line)
 
 
 # --- over TLS ---------------------------------------------------------------------------------------------------------
@@ -159,8 +159,8 @@ async def test_beats_and_signals_arrive_and_other_nodes_pods_are_dropped(manager
 
 async def test_an_agent_that_claims_another_node_is_refused_and_told_why(manager: Manager) -> None:
     reader, writer = await manager.raw()
-    writer.write(link_line(LinkHello("n2", "token-n1")))
-    answer = read_link_downward(await reader.readline())
+    writer.write(link_message_line(LinkHello("n2", "token-n1")))
+    answer = read_downward_link_message(await reader.readline())
     assert isinstance(answer, LinkRefused)
     assert answer.reason == "WrongNode"
     assert await reader.read() == b""
@@ -173,7 +173,7 @@ async def test_an_agent_that_claims_another_node_is_refused_and_told_why(manager
     [
         b"not json\n",
         b'{"type":"news"}\n',
-        link_line(LinkHello("n1", "token-n1", version=99)),
+        link_message_line(LinkHello("n1", "token-n1", version=99)),
         b"x" * (MAX_LINE + 10) + b"\n",
     ],
 )
@@ -183,7 +183,7 @@ async def test_a_bad_stream_ends_alone(manager: Manager, line: bytes) -> None:
     reader, writer = await manager.raw()
     writer.write(line)
     answer = await reader.read()
-    assert answer == b"" or isinstance(read_link_downward(answer), LinkRefused)
+    assert answer == b"" or isinstance(read_downward_link_message(answer), LinkRefused)
     writer.close()
     good.signal("gpu-0", a_signal())
     await manager.told()
@@ -193,8 +193,8 @@ async def test_a_bad_stream_ends_alone(manager: Manager, line: bytes) -> None:
 
 async def test_a_stream_that_breaks_is_opened_again_and_the_newer_one_counts(manager: Manager) -> None:
     first_reader, first = await manager.raw()
-    first.write(link_line(LinkHello("n1", "token-n1")))
-    assert isinstance(read_link_downward(await first_reader.readline()), LinkWelcome)
+    first.write(link_message_line(LinkHello("n1", "token-n1")))
+    assert isinstance(read_downward_link_message(await first_reader.readline()), LinkWelcome)
     client = manager.client("n1")  # the agent restarted; its predecessor's connection is still open
     running = asyncio.create_task(client.run())
     assert await first_reader.read() == b""
@@ -208,7 +208,7 @@ async def test_a_stream_that_breaks_is_opened_again_and_the_newer_one_counts(man
 
 async def test_numbers_that_cannot_be_are_dropped_and_long_words_are_cut(manager: Manager) -> None:
     reader, writer = await manager.raw()
-    writer.write(link_line(LinkHello("n1", "token-n1")))
+    writer.write(link_message_line(LinkHello("n1", "token-n1")))
     await reader.readline()
     lies = [
         a_beat("lies@n1", step=-1),
@@ -220,8 +220,8 @@ async def test_numbers_that_cannot_be_are_dropped_and_long_words_are_cut(manager
         a_beat("lies@n1", step=1, time=1e14),
     ]
     long = Signal("kmsg" * 500, "xid-79" * 500, "x" * 500_000, a_signal().time)
-    writer.write(link_line(LinkNews(lies, [DeviceSignal("gpu-0" * 500, long)])))
-    writer.write(link_line(LinkNews([a_beat("fine@n1", step=3)])))
+    writer.write(link_message_line(LinkNews(lies, [DeviceSignal("gpu-0" * 500, long)])))
+    writer.write(link_message_line(LinkNews([a_beat("fine@n1", step=3)])))
     while not manager.board.of_gang("default", "job"):
         await manager.told()
     assert list(manager.board.of_gang("default", "job")) == ["fine@n1"]

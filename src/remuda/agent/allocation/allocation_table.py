@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from remuda.agent.inventory import REPLICA, device_behind_plugin_id
+from remuda.agent.inventory import REPLICA, inventory_device_of_plugin_id
 from remuda.api.devices import ObservedDevice
 from remuda.api.errors import Refusal
 
@@ -47,7 +47,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def rows(self) -> tuple[str, ...]:
         """The devices themselves, each once."""
-        return tuple(dict.fromkeys(map(device_behind_plugin_id, self.devices)))
+        return tuple(dict.fromkeys(map(inventory_device_of_plugin_id, self.devices)))
 
 
 class AllocationTable:
@@ -107,7 +107,7 @@ def _allocated_devices_overlap(a: str, b: str) -> bool:
     """One device, and not two different shares of it."""
     if a == b:
         return True
-    return device_behind_plugin_id(a) == device_behind_plugin_id(b) and not (REPLICA in a and REPLICA in b)
+    return inventory_device_of_plugin_id(a) == inventory_device_of_plugin_id(b) and not (REPLICA in a and REPLICA in b)
 
 
 def granted_device_env(

@@ -19,7 +19,7 @@ from remuda.link.untrusted_files import untrusted_directory
 _FOR_ALL = 0o777
 
 
-def open_checkpoint_dir(root: str, namespace: str, name: str, uid: str) -> str:
+def allocate_checkpoint_place(root: str, namespace: str, name: str, uid: str) -> str:
     """Made when it is missing; its path. OSError when it cannot be, or something else has the name."""
     path = Path(job_checkpoint_dir(root, namespace, name, uid))
     Path(root).mkdir(mode=0o700, parents=True, exist_ok=True)

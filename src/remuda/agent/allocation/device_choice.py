@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from remuda.agent.inventory import device_behind_plugin_id
+from remuda.agent.inventory import inventory_device_of_plugin_id
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.kubernetes.quantity import parse_whole_quantity
@@ -37,7 +37,7 @@ def wanted_allocations(pod: Pod, resource_of: ResourceOf) -> list[DeviceWant]:
     listed = [d.strip() for d in pod.annotations.get(ANNOTATION_DEVICES, "").split(",") if d.strip()]
     by_resource: dict[str, list[str]] = {}
     for device in listed:
-        by_resource.setdefault(resource_of(device_behind_plugin_id(device)), []).append(device)
+        by_resource.setdefault(resource_of(inventory_device_of_plugin_id(device)), []).append(device)
     found: list[DeviceWant] = []
     for container in pod.spec.init_containers:
         for resource, size in _amounts_to_allocate(container):
@@ -56,7 +56,7 @@ def other_devices_chosen(
     """What was chosen for the container, when it got something else (KubeletChoseOtherDevices). Not when it was chosen for
     another pod of its gang on this node, of `beside`: they were mixed up, and the gang has what it was to have."""
     chosen = _devices_chosen_for(pod, container, resource, resource_of)
-    has = {*got, *map(device_behind_plugin_id, got)}
+    has = {*got, *map(inventory_device_of_plugin_id, got)}
     gang = (pod.namespace, pod.labels.get(LABEL_GANG))
     peers = (p for p in beside if LABEL_GANG in p.labels and (p.namespace, p.labels[LABEL_GANG]) == gang)
     sets = [chosen, *(_devices_chosen_for(peer, container, resource, resource_of) for peer in peers)]

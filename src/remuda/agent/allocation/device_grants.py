@@ -27,10 +27,10 @@ from remuda.agent.allocation.allocation_table import AllocationTable, Grant, gra
 from remuda.agent.allocation.cdi_specs import CdiSpecs, cdi_name
 from remuda.agent.allocation.device_choice import devices_in_order, other_devices_chosen
 from remuda.agent.allocation.grant_records import GrantRecords
-from remuda.agent.inventory import Inventory, device_behind_plugin_id
+from remuda.agent.inventory import Inventory, inventory_device_of_plugin_id
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
 from remuda.agent.launchers.launcher_state import LauncherRecord
-from remuda.agent.launchers.log_tails import launcher_container
+from remuda.agent.launchers.log_tails import container_running_launcher_process
 from remuda.api.devices import Holding
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
@@ -285,7 +285,13 @@ class AllocationGrants:
         else:
             gang = pod.labels.get(LABEL_GANG, "")
             new = LauncherRecord(
-                pod.name, pod.uid, pod.namespace, gang, gpus, simulated, container=launcher_container(pod)
+                pod.name,
+                pod.uid,
+                pod.namespace,
+                gang,
+                gpus,
+                simulated,
+                container=container_running_launcher_process(pod),
             )
             self._launchers.welcome(new)
 
@@ -415,7 +421,7 @@ class AllocationGrants:
                 g.resource,
                 list(g.rows),
                 g.uid,
-                [device_behind_plugin_id(d) for d in g.chosen],
+                [inventory_device_of_plugin_id(d) for d in g.chosen],
                 to_time(g.at),
             )
             for g in self.table.grants.values()

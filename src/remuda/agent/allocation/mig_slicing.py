@@ -28,7 +28,7 @@ ALL = "all"
 Layouts = Mapping[str, tuple[str, ...]]  # device id, or "all" -> profiles; none = whole
 
 
-def parse_mig_layouts(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def parse_mig_slicing(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """`gpu-0=3g.40gb,3g.40gb`, `all=1g.10gb*7`, `gpu-1=` (whole). Refusal InvalidMigLayout for anything else."""
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:

@@ -41,10 +41,10 @@ from remuda.link.copy_wire import (
     SayRefused,
     SaySends,
     WireMark,
-    copy_line,
-    dial_copies,
-    read_copy_chunk,
-    read_copy_say,
+    copy_wire_line,
+    dial_copy_wire,
+    read_copy_wire_chunk,
+    read_copy_wire_say,
 )
 from remuda.link.untrusted_files import UnfitFile
 
@@ -107,7 +107,7 @@ class CopyDialler:
     async def _put(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: AskPut, fd: int
     ) -> dict[int, int]:
-        writer.write(copy_line(ask))
+        writer.write(copy_wire_line(ask))
         said = await _heard(reader, ANSWER_S)
         if isinstance(said, SayGo):
             try:
@@ -131,7 +131,7 @@ class CopyDialler:
             return CopyList(tuple(marks), home)
         reader, writer = await self._dial(node, *await self._door_of(node))
         try:
-            writer.write(copy_line(AskList(key.namespace, key.name, key.uid, rank)))
+            writer.write(copy_wire_line(AskList(key.namespace, key.name, key.uid, rank)))
             said = await _heard(reader, ANSWER_S)
         finally:
             writer.transport.abort()
@@ -194,14 +194,14 @@ class CopyDialler:
         reader, writer = await self._dial(node, *await self._door_of(node))
         try:
             wire = WireMark(mark.step, mark.size, mark.sha256, mark.attempt)
-            writer.write(copy_line(AskGet(key.namespace, key.name, key.uid, rank, wire, offset)))
+            writer.write(copy_wire_line(AskGet(key.namespace, key.name, key.uid, rank, wire, offset)))
             answer = await _heard(reader, ANSWER_S)
             if isinstance(answer, SayRefused):
                 raise CopyRefused(answer.reason[:64], answer.message[:256])
             if not isinstance(answer, SaySends):
                 raise ConnectionError("that was no answer")
             while offset < mark.size:
-                chunk = await read_copy_chunk(reader, mark.size - offset, STALL_S)
+                chunk = await read_copy_wire_chunk(reader, mark.size - offset, STALL_S)
                 await self._files.run(write, chunk)
                 offset += len(chunk)
                 said(offset)
@@ -214,7 +214,7 @@ class CopyDialler:
         tls = self._tls()
         if tls is None:
             raise ConnectionError("there is no certificate for peers yet")
-        return await dial_copies(node, host, port, tls, DIAL_S)
+        return await dial_copy_wire(node, host, port, tls, DIAL_S)
 
     async def _door_of(self, node: str) -> tuple[str, int]:
         try:
@@ -233,6 +233,6 @@ async def _heard(reader: asyncio.StreamReader, within_s: float) -> Say:
     async with asyncio.timeout(within_s):
         line = await reader.readline()
     try:
-        return read_copy_say(line)
+        return read_copy_wire_say(line)
     except ValueError as error:
         raise ConnectionError("that was no answer") from error

@@ -38,10 +38,10 @@ from remuda.link.copy_wire import (
     SayRefused,
     SaySends,
     WireMark,
-    bulk_streams,
-    copy_line,
+    copy_wire_line,
     read_copy_ask,
-    read_copy_chunk,
+    read_copy_wire_chunk,
+    widen_copy_wire_streams,
 )
 
 log = structlog.get_logger(__name__)
@@ -91,7 +91,7 @@ class CopyService:
         if not self._is_open or not asker or self._open.total() >= MAX_OPEN or self._open[asker] >= MAX_OPEN_FROM_ONE:
             return
         self._open[asker] += 1
-        reader, writer = await bulk_streams(reader, writer)
+        reader, writer = await widen_copy_wire_streams(reader, writer)
         self._writers.add(writer)
         try:
             async with asyncio.timeout(ASK_S):
@@ -181,7 +181,7 @@ class CopyService:
 
     async def _receive_bytes(self, reader: asyncio.StreamReader, coming: IncomingCopy, size: int) -> None:
         while size > 0:
-            chunk = await read_copy_chunk(reader, size, STALL_S)
+            chunk = await read_copy_wire_chunk(reader, size, STALL_S)
             await self.files.run(coming.write, chunk)
             size -= len(chunk)
             await self._pace_in.take(len(chunk))
@@ -262,7 +262,7 @@ async def send_bytes(
 
 
 async def _say(writer: asyncio.StreamWriter, message: Say) -> None:
-    writer.write(copy_line(message))
+    writer.write(copy_wire_line(message))
     await writer.drain()
 
 

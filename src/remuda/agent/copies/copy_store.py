@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from remuda.agent.copies.copy_ports import CopyMark, CopyRefused, JobKey
-from remuda.link.copy_wire import WireMark, is_plausible_mark
+from remuda.link.copy_wire import WireMark, is_plausible_copy_wire_mark
 
 SHARE = 0.2  # of the file system, unless somebody says how much
 RESERVE = 0.05  # of it stays free
@@ -55,7 +55,7 @@ class CopyStore:
                 directory = str(side.parent.parent.relative_to(self.root))
                 rank = int(side.parent.name.removeprefix("rank-"))
                 wire = WireMark(mark.step, mark.size, mark.sha256, mark.attempt)
-                if is_plausible_mark(wire) and data.stat().st_size == mark.size:
+                if is_plausible_copy_wire_mark(wire) and data.stat().st_size == mark.size:
                     self._marks.setdefault((directory, rank), {})[mark.step] = mark
 
     # --- what is there --------------------------------------------------------------------------------------------------

@@ -39,12 +39,12 @@ from remuda.core.training.checkpoint_copies import (
     CopyCandidate,
     copies_of_rank,
     copy_candidates_in_order,
-    gang_step_of_rank,
     is_in_history,
+    kept_checkpoint_step_of_rank,
     newest_step_in_history,
     next_step_to_copy,
 )
-from remuda.core.training.kept_checkpoints import valid_resume_consent
+from remuda.core.training.kept_checkpoints import unused_training_resume_consent
 from remuda.launch.protocol import MAX_TEXT, READY, RUNNING
 from remuda.link.progress_board import Heartbeat
 
@@ -144,7 +144,7 @@ class RankCopies:
         care = self._care_of(job, member.rank)
         if care.fetched_for == status.opened_attempt:
             return True
-        step = gang_step_of_rank(status, member.rank)
+        step = kept_checkpoint_step_of_rank(status, member.rank)
         if care.home == status.opened_attempt and (step is None or step in care.recent[-1:]):
             return True  # of older ones the program may have removed some: that is looked up
         if care.fetching is None and self._is_open:
@@ -364,7 +364,7 @@ class RankCopies:
 
     async def _let_go(self, care: RankCare, job: TrainingJob, held: Iterable[int]) -> None:
         """Of what is held here: what the other node does not have, or lies behind what is safe for the gang."""
-        least = gang_step_of_rank(job.status, care.rank) or 0
+        least = kept_checkpoint_step_of_rank(job.status, care.rank) or 0
         try:
             await self._files.drop_held(care.key, care.rank, frozenset(step for step in held if step >= least))
         except OSError as error:
@@ -374,7 +374,7 @@ class RankCopies:
         self, care: RankCare, job: TrainingJob, node: str, held: dict[int, int], attempt: int
     ) -> dict[int, int]:
         """A node that is to be named in another's place gets what counts as safe, too, as far as it is still here."""
-        step = gang_step_of_rank(job.status, care.rank)
+        step = kept_checkpoint_step_of_rank(job.status, care.rank)
         safe = care.acked.get(care.holder or care.recorded, ())
         for more in dict.fromkeys((*([step] if step is not None else []), *safe[:1])):
             if more not in held and more <= max(care.recent, default=0):
@@ -466,8 +466,8 @@ class RankCopies:
         is_home = care.home == status.opened_attempt
         newest = None if is_home else newest_step_in_history(status, care.home)
         here = await self._files.settle(key, rank, newest, frozenset(care.placed))
-        consent = valid_resume_consent(job)  # then what is known of other steps does not matter
-        wanted = gang_step_of_rank(status, rank) if consent is None else consent.step or None
+        consent = unused_training_resume_consent(job)  # then what is known of other steps does not matter
+        wanted = kept_checkpoint_step_of_rank(status, rank) if consent is None else consent.step or None
         care.expected = max(here, default=None)
         if is_home and (wanted is None or wanted in here):
             return ""

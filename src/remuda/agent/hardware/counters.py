@@ -110,7 +110,7 @@ def throttle_words(bits: int) -> list[str]:
     return [word for bit, word in THROTTLE_BITS.items() if bits & bit]
 
 
-def step_counters(
+def update_hardware_counters(
     known: KnownCounters, now: float, reading: Counters, limits: CounterLimits = USUAL
 ) -> tuple[KnownCounters, list[CounterFinding]]:
     """What is known after `reading`, and what it newly says."""

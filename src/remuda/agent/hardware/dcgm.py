@@ -26,12 +26,19 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
+from remuda.agent.hardware.counters import (
+    USUAL,
+    CounterLimits,
+    Counters,
+    KnownCounters,
+    throttle_words,
+    update_hardware_counters,
+)
 from remuda.agent.hardware.device_ids import write_whole_hardware_file
 from remuda.agent.hardware.kernel_log_reader import SignalReports
 from remuda.agent.hardware.signal_listeners import NODE
 from remuda.api.errors import Refusal
-from remuda.core.devices.fault_codes import classify_fault
+from remuda.core.devices.fault_codes import classify_device_fault_code
 
 log = structlog.get_logger(__name__)
 
@@ -182,7 +189,7 @@ class DcgmSource:
         device = self._backend.device_at(uuid)
         if not device:
             return
-        known, findings = step_counters(
+        known, findings = update_hardware_counters(
             self._known.get(uuid, KnownCounters()), self._clock(), reading.counters, self._limits
         )
         self._known[uuid] = known
@@ -195,7 +202,7 @@ class DcgmSource:
             write_whole_hardware_file(self._file, msgspec.json.encode(SeenXids(self._boot, self._xids)))
         if reading.xid:
             code = f"xid-{reading.xid}"
-            self._backend.report(device, SOURCE, code, classify_fault(SOURCE, code).message)
+            self._backend.report(device, SOURCE, code, classify_device_fault_code(SOURCE, code).message)
 
 
 async def fetch_dcgm_page(host: str, port: int, limit: int) -> str:

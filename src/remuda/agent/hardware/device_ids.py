@@ -39,7 +39,7 @@ class SeenDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     minor: int = -1  # of its file under /dev
 
 
-def device_row(number: int, seen: SeenDevice, resource: str, type: str = "") -> ObservedDevice:
+def seen_hardware_device_row(number: int, seen: SeenDevice, resource: str, type: str = "") -> ObservedDevice:
     """The whole device under its number. `type`: what it is called when the driver does not say."""
     return ObservedDevice(
         id=device_id(number),

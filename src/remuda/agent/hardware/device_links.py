@@ -16,7 +16,7 @@ from remuda.api.devices import ObservedLink
 HOST_PATHS = ("PIX", "PXB", "PHB")
 
 
-def observed_links(
+def observed_hardware_links(
     ids: Mapping[str, str],
     ends: Mapping[str, Sequence[Mapping[str, Any]]],
     pairs: Sequence[Sequence[str]],

@@ -20,14 +20,19 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from remuda.agent.hardware.backend_port import NodeFacts, Probe, unknown_hardware_device
-from remuda.agent.hardware.counters import CounterLimits, Counters, KnownCounters, LinkReading, step_counters
+from remuda.agent.hardware.counters import CounterLimits, Counters, KnownCounters, LinkReading, update_hardware_counters
 from remuda.agent.hardware.device_ids import SeenDevice
 from remuda.agent.hardware.missing_devices import report_missing_devices
 from remuda.agent.hardware.signal_listeners import NODE, HardwareSignalListeners, SignallingBackend
-from remuda.agent.hardware.slice_rows import hardware_device_busy, mig_slice_row, plan_mig_slices, whole_device_row
+from remuda.agent.hardware.slice_rows import (
+    hardware_device_busy,
+    mig_slice_row,
+    plan_hardware_mig_slices,
+    whole_device_row,
+)
 from remuda.api.devices import DeviceState, ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
-from remuda.core.devices.fault_codes import DeviceRemedy, classify_fault
+from remuda.core.devices.fault_codes import DeviceRemedy, classify_device_fault_code
 from remuda.core.devices.machine_models import MachineModel
 from remuda.core.devices.observed_model import links_of_model
 
@@ -170,10 +175,10 @@ class FakeBackend(SignallingBackend):
             return
         source = "kmsg" if code.startswith(("xid-", "sxid-")) else self.source
         self._break(device, source, code, heals)
-        self._listeners.tell(device, source, code, f"{classify_fault(source, code).message} {_DRILL}")
+        self._listeners.tell(device, source, code, f"{classify_device_fault_code(source, code).message} {_DRILL}")
 
     def _break(self, device: str, source: str, code: str, heals: str) -> None:
-        fault = classify_fault(source, code)
+        fault = classify_device_fault_code(source, code)
         is_grave = fault.effect in (DeviceState.UNHEALTHY, DeviceState.UNKNOWN)
         cure = heals or _BY_REMEDY.get(fault.remedy, RESET if is_grave and fault.remedy is DeviceRemedy.NONE else "")
         codes = self._broken.setdefault(device, {})
@@ -286,7 +291,9 @@ class FakeBackend(SignallingBackend):
         """The driver does not return from calls any more, or does again."""
         self._is_hanging = is_hanging
         code = "driver-hang" if is_hanging else "driver-back"
-        self._listeners.tell(NODE, self.source, code, f"{classify_fault(self.source, code).message} {_DRILL}")
+        self._listeners.tell(
+            NODE, self.source, code, f"{classify_device_fault_code(self.source, code).message} {_DRILL}"
+        )
         for device in self._model.devices:
             self._listeners.tell(device.id, self.source, code)
 
@@ -339,7 +346,9 @@ class FakeBackend(SignallingBackend):
             result = Probe(device, False, f"Left on the device: {self._leftovers[device]}.")
         elif broken := sorted({*self._broken.get(device, {}), *self._broken.get(found.parent, {})}):
             result = Probe(device, False, f"The device does not work: {', '.join(broken)}.")
-        elif bad := sorted(c for c in held if classify_fault(self.source, c).effect is DeviceState.UNHEALTHY):
+        elif bad := sorted(
+            c for c in held if classify_device_fault_code(self.source, c).effect is DeviceState.UNHEALTHY
+        ):
             result = Probe(device, False, f"Its counters still say {', '.join(bad)}.")
         code = "probe-passed" if result.passed else "probe-failed"
         self._listeners.tell(device, "probe", code, result.message)
@@ -373,7 +382,7 @@ class FakeBackend(SignallingBackend):
         if device in self._leftovers:
             raise hardware_device_busy(device, self._leftovers[device])
         geometry = self._model.geometry(found.index)
-        layout = plan_mig_slices(device, geometry, profiles) if profiles else ()
+        layout = plan_hardware_mig_slices(device, geometry, profiles) if profiles else ()
         self._cuts += 1
         rows: list[ObservedDevice] = []
         for piece in layout:
@@ -397,7 +406,9 @@ class FakeBackend(SignallingBackend):
     def _read(self, device: str, **fields: object) -> None:
         """The counters change, and are looked at as a real backend looks at them."""
         reading = msgspec.structs.replace(self._reading(device), **fields)
-        known, findings = step_counters(self._known.get(device, KnownCounters()), self._clock(), reading, _AT_ONCE)
+        known, findings = update_hardware_counters(
+            self._known.get(device, KnownCounters()), self._clock(), reading, _AT_ONCE
+        )
         self._known[device] = known
         for finding in findings:
             self._listeners.tell(device, self.source, finding.code, f"{finding.message} {_DRILL}")

@@ -20,9 +20,16 @@ import msgspec
 import structlog
 
 from remuda.agent.hardware.backend_port import NodeFacts, Probe, hardware_reset_not_supported, unknown_hardware_device
-from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
+from remuda.agent.hardware.counters import (
+    USUAL,
+    CounterLimits,
+    Counters,
+    KnownCounters,
+    throttle_words,
+    update_hardware_counters,
+)
 from remuda.agent.hardware.device_ids import DeviceIdMap, IdAssignment, device_id, kernel_boot_id
-from remuda.agent.hardware.device_links import observed_links
+from remuda.agent.hardware.device_links import observed_hardware_links
 from remuda.agent.hardware.driver_process import DriverChild, DriverDown, DriverError, DriverHang
 from remuda.agent.hardware.driver_questions import DriverQuestions
 from remuda.agent.hardware.hardware_inventory import HardwareInventory
@@ -33,12 +40,12 @@ from remuda.agent.hardware.signal_listeners import (
     SignallingBackend,
     real_hardware_refusal,
 )
-from remuda.agent.hardware.slice_rows import hardware_device_busy, mig_not_supported, plan_mig_slices
+from remuda.agent.hardware.slice_rows import hardware_device_busy, mig_not_supported, plan_hardware_mig_slices
 from remuda.agent.hardware.sysfs import nearest_nics
 from remuda.agent.orders.node_commands import run_node_hook
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
-from remuda.core.devices.fault_codes import classify_fault
+from remuda.core.devices.fault_codes import classify_device_fault_code
 from remuda.core.devices.machine_models import MachineModel
 
 log = structlog.get_logger(__name__)
@@ -212,7 +219,7 @@ class HardwareBackend(SignallingBackend):
             log.warning("devices.topology", node=self.config.node, error=str(error))
             self._asker.hung.add(_WIRING, self._clock())
             pairs = []
-        self._links = observed_links(ids, ends, pairs, self._wire)
+        self._links = observed_hardware_links(ids, ends, pairs, self._wire)
         first = next(iter(self.hardware.raw.values()), {})
         self._facts = msgspec.structs.replace(
             self._facts,
@@ -238,7 +245,7 @@ class HardwareBackend(SignallingBackend):
         if "throttleBits" in answer:
             answer["throttle"] = throttle_words(answer.pop("throttleBits"))
         reading = msgspec.convert(answer, Counters, strict=False)
-        known, findings = step_counters(
+        known, findings = update_hardware_counters(
             self._known.get(number, KnownCounters()), self._clock(), reading, self.config.limits
         )
         self._known[number] = known
@@ -257,7 +264,7 @@ class HardwareBackend(SignallingBackend):
             return
         code = f"xid-{event['code']}"
         name = self.hardware.named(number, event.get("gi"))
-        self._listeners.tell(name, self.source, code, classify_fault(self.source, code).message)
+        self._listeners.tell(name, self.source, code, classify_device_fault_code(self.source, code).message)
 
     # --- what is known ----------------------------------------------------------------------------------------------------
 
@@ -355,7 +362,7 @@ class HardwareBackend(SignallingBackend):
         geometry = self.config.model.geometry(number) if self.config.model is not None else None
         layout: list[list[Any]] = [[name, None] for name in profiles]
         if geometry is not None and profiles:
-            layout = [[piece.profile, piece.start] for piece in plan_mig_slices(device, geometry, profiles)]
+            layout = [[piece.profile, piece.start] for piece in plan_hardware_mig_slices(device, geometry, profiles)]
         try:
             pci = self.hardware.pci(number)
             made = await self.child.call("apply_slices", self.config.call_s * 6, pci=pci, layout=layout)

@@ -18,9 +18,9 @@ from remuda.agent.hardware.device_ids import (
     SeenDevice,
     assign_device_ids,
     device_id,
-    device_row,
     load_device_ids,
     save_device_ids,
+    seen_hardware_device_row,
 )
 from remuda.agent.hardware.slice_rows import mig_slice_row, whole_device_row
 from remuda.api.devices import ObservedDevice
@@ -96,7 +96,7 @@ class HardwareInventory:
         return self.slice(number, piece).id if piece is not None else device_id(number)
 
     def whole(self, number: int) -> ObservedDevice:
-        return device_row(number, self.ids.devices[number], self._resource, _UNKNOWN_TYPE)
+        return seen_hardware_device_row(number, self.ids.devices[number], self._resource, _UNKNOWN_TYPE)
 
     def slice(self, number: int, piece: Mapping[str, Any]) -> ObservedDevice:
         return mig_slice_row(self.whole(number), piece["profile"], piece["start"], piece["uuid"], piece["memory"])

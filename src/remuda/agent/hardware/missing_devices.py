@@ -26,29 +26,31 @@ def report_missing_devices(
     for number, seen in known.items():
         if number in missing:
             reason = why.get(number) or "the driver does not show it"
-            listeners.tell(device_id(number), source, "device-missing", f"{device_place(number, seen)}: {reason}.")
+            listeners.tell(
+                device_id(number), source, "device-missing", f"{missing_hardware_device_name(number, seen)}: {reason}."
+            )
         else:
             listeners.tell(device_id(number), source, "device-back")
-    sentence = device_shortfall(known, missing, expected)
+    sentence = missing_hardware_summary(known, missing, expected)
     if sentence:
         listeners.tell(NODE, source, "devices-missing", sentence)
     else:
         listeners.tell(NODE, source, "devices-complete", f"All {len(known)} devices are there.")
 
 
-def device_shortfall(known: Mapping[int, SeenDevice], missing: Sequence[int], expected: int) -> str:
+def missing_hardware_summary(known: Mapping[int, SeenDevice], missing: Sequence[int], expected: int) -> str:
     """What is not there, in one sentence; empty when all is."""
     total = max(len(known), expected)
     never = total - len(known)
     if not missing and not never:
         return ""
     there = len(known) - len(missing)
-    parts = [device_place(n, known[n]) for n in missing]
+    parts = [missing_hardware_device_name(n, known[n]) for n in missing]
     if never:
         parts.append(f"{never} never seen on this node")
     return f"{there} of {total} devices are there; missing: {'; '.join(parts)}."
 
 
-def device_place(number: int, seen: SeenDevice) -> str:
+def missing_hardware_device_name(number: int, seen: SeenDevice) -> str:
     details = ", ".join(word for word in (seen.uuid, f"PCI {seen.pci}" if seen.pci else "") if word)
     return f"{device_id(number)} ({details})" if details else device_id(number)

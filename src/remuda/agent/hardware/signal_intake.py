@@ -19,7 +19,7 @@ from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.inventory import Inventory
 from remuda.api.devices import Observed, ObservedDevice, Signal
 from remuda.api.meta import to_time
-from remuda.core.devices.fault_codes import classify_fault
+from remuda.core.devices.fault_codes import classify_device_fault_code
 from remuda.core.health.own_stalls import NO_STALLS, OwnStalls, StallHistory
 from remuda.core.health.signals import add_signal
 
@@ -131,5 +131,5 @@ class HardwareSignalIntake:
         is_new_boot, self._boot = self._boot != self._backend.boot, self._backend.boot
         code = "count-unconfirmed" if is_short and is_new_boot else "" if is_short else "count-confirmed"
         for device in list(self._inventory.rows) if code else ():
-            signal = Signal("agent", code, classify_fault("agent", code).message, to_time(self._clock()))
+            signal = Signal("agent", code, classify_device_fault_code("agent", code).message, to_time(self._clock()))
             self._inventory.hear(device, signal)

@@ -14,7 +14,7 @@ from remuda.agent.hardware.backend_port import Changed, Hear, HearNode
 from remuda.api.devices import ObservedDevice, Signal
 from remuda.api.errors import Refusal
 from remuda.api.meta import to_time
-from remuda.core.devices.fault_codes import classify_fault, fault_table
+from remuda.core.devices.fault_codes import classify_device_fault_code, fault_table
 
 NODE = ""  # stands for the node where a device id is expected
 
@@ -50,7 +50,7 @@ class HardwareSignalListeners:
 
     def tell(self, device: str, source: str, code: str, message: str = "", at: float | None = None) -> None:
         """Report `code` of `device` (or NODE), seen `at` or now. A condition that holds already is not told twice."""
-        fault = classify_fault(source, code)
+        fault = classify_device_fault_code(source, code)
         signal = Signal(source, code, message or fault.message, to_time(self._clock() if at is None else at))
         key = (device, source, code)
         if code in _hardware_condition_codes():
@@ -61,7 +61,7 @@ class HardwareSignalListeners:
             self._well = {
                 key: well
                 for key, well in self._well.items()
-                if key[0] != device or code not in classify_fault(source, key[1]).retracts
+                if key[0] != device or code not in classify_device_fault_code(source, key[1]).retracts
             }
         if fault.retracts:
             held = [k for k in self._standing if k[0] == device and k[2] in fault.retracts]
@@ -109,7 +109,7 @@ class SignallingBackend:
         self._listeners.tell(device, source, code, message, at)
 
     def device_at(self, key: str) -> str:
-        return find_device_row(self.inventory(), key)
+        return find_hardware_device_of_signal(self.inventory(), key)
 
     def last_heard(self, device: str) -> float | None:
         return None
@@ -124,7 +124,7 @@ def real_hardware_refusal(node: str) -> Refusal:
     )
 
 
-def find_device_row(rows: Iterable[ObservedDevice], key: str) -> str:
+def find_hardware_device_of_signal(rows: Iterable[ObservedDevice], key: str) -> str:
     """Id of the row with this UUID or PCI address; a slice has its device's address, and the device comes first."""
     return next((row.id for row in rows if key and key in (row.uuid, row.pci)), "")
 

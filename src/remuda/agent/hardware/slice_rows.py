@@ -16,15 +16,15 @@ from remuda.api.errors import Refusal
 from remuda.core.devices.mig import Layout, MigGeometry, plan_mig_layout
 
 
-def mig_slice_id(parent: str, profile: str, start: int) -> str:
+def hardware_slice_id(parent: str, profile: str, start: int) -> str:
     return f"{parent}-{profile.replace('+', '.')}-{start}"
 
 
-def mig_resource(profile: str) -> str:
+def hardware_slice_resource(profile: str) -> str:
     return f"nvidia.com/mig-{profile.replace('+', '.')}"
 
 
-def plan_mig_slices(device: str, geometry: MigGeometry | None, profiles: Sequence[str]) -> Layout:
+def plan_hardware_mig_slices(device: str, geometry: MigGeometry | None, profiles: Sequence[str]) -> Layout:
     """Where each of `profiles` goes on an empty device; a Refusal when they do not fit or the device cannot be cut."""
     if geometry is None:
         raise mig_not_supported(device)
@@ -52,7 +52,7 @@ def whole_device_row(device: ObservedDevice, *, is_cut: bool) -> ObservedDevice:
 
 def mig_slice_row(parent: ObservedDevice, profile: str, start: int, uuid: str, memory_bytes: int) -> ObservedDevice:
     return ObservedDevice(
-        id=mig_slice_id(parent.id, profile, start),
+        id=hardware_slice_id(parent.id, profile, start),
         type=parent.type,
         index=parent.index,
         memory_bytes=memory_bytes,
@@ -60,7 +60,7 @@ def mig_slice_row(parent: ObservedDevice, profile: str, start: int, uuid: str, m
         uuid=uuid,
         pci=parent.pci,
         nic=parent.nic,
-        resource=mig_resource(profile),
+        resource=hardware_slice_resource(profile),
         parent=parent.id,
         profile=profile,
         start=start,

@@ -20,16 +20,16 @@ import msgspec
 import structlog
 
 from remuda.agent.hardware.backend_port import NodeFacts, Probe, hardware_reset_not_supported, unknown_hardware_device
-from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters
+from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, update_hardware_counters
 from remuda.agent.hardware.device_ids import (
     DeviceIdMap,
     SeenDevice,
     assign_device_ids,
     device_id,
-    device_row,
     kernel_boot_id,
     load_device_ids,
     save_device_ids,
+    seen_hardware_device_row,
 )
 from remuda.agent.hardware.missing_devices import report_missing_devices
 from remuda.agent.hardware.signal_listeners import HardwareSignalListeners, SignallingBackend, real_hardware_refusal
@@ -190,7 +190,7 @@ class SysfsBackend(SignallingBackend):
         for number in sorted(result.present):
             self._tell_driver(number)
             reading = readings[result.ids.devices[number].pci]
-            known, findings = step_counters(
+            known, findings = update_hardware_counters(
                 self._known.get(number, KnownCounters()), self._clock(), reading, self._config.limits
             )
             self._known[number] = known
@@ -209,7 +209,7 @@ class SysfsBackend(SignallingBackend):
 
     def inventory(self) -> Sequence[ObservedDevice]:
         return tuple(
-            device_row(number, seen, RESOURCES.get(self._vendors.get(seen.pci, ""), RESOURCE_GPU))
+            seen_hardware_device_row(number, seen, RESOURCES.get(self._vendors.get(seen.pci, ""), RESOURCE_GPU))
             for number, seen in self._ids.devices.items()
         )
 

@@ -32,10 +32,10 @@ from remuda.agent.launchers.launcher_state import (
     NEVER_HEARD,
     LauncherRecord,
     change_launcher,
-    launcher_may_have_child,
+    launcher_state_may_have_child,
     launcher_with_report,
 )
-from remuda.agent.launchers.launcher_state import fence_launcher as fenced_launcher
+from remuda.agent.launchers.launcher_state import launcher_state_after_fence as fenced_launcher
 from remuda.api.meta import to_seconds
 from remuda.api.training import Member, TrainingJob
 from remuda.core.gang.checkpoint_dirs import job_checkpoint_dir
@@ -82,20 +82,20 @@ class LauncherOrders(msgspec.Struct, frozen=True):
     check: bool = False
 
 
-def plan_launcher_orders(
+def plan_launcher_barrier_orders(
     job: TrainingJob | None, launcher: LauncherRecord, site: BarrierSite, now: float
 ) -> LauncherOrders:
     """The next order for one launcher, if any."""
     if not launcher.connected or launcher.state in (NEVER_HEARD, GONE):
         return LauncherOrders(launcher)
-    if launcher.attempt <= launcher.fenced and launcher_may_have_child(launcher):
+    if launcher.attempt <= launcher.fenced and launcher_state_may_have_child(launcher):
         return LauncherOrders(fenced_launcher(launcher, now), Fence(), transition=True)  # it missed the fence
     if job is not None and job.status.phase == "Failed" and launcher.asked != END:
         message = End(job.spec.failure.stop_grace_seconds)
         return LauncherOrders(change_launcher(launcher, asked=END), message)
     if job is None or job.status.attempt <= 0 or job.is_finished:
         return LauncherOrders(launcher)
-    member = members_by_launcher_uid(job).get(launcher.uid)
+    member = launcher_registry_roster(job).get(launcher.uid)
     if member is None:
         return _tell_other_launcher(job, launcher, now)
     return _tell_member_launcher(job, member, launcher, site, now)
@@ -184,7 +184,7 @@ _ROSTERS = 64  # jobs whose member index is kept: agents of one process share it
 _rosters: dict[tuple[str, str], tuple[list[Member], dict[str, Member]]] = {}
 
 
-def members_by_launcher_uid(job: TrainingJob) -> dict[str, Member]:
+def launcher_registry_roster(job: TrainingJob) -> dict[str, Member]:
     """The job's members by pod uid. Kept per member list: objects are values, so the same list means the same members."""
     key = (job.namespace, job.name)
     kept = _rosters.get(key)

@@ -41,7 +41,7 @@ class CheckpointDirs:
         self._is_closed = True
 
     def _look(self, loop: asyncio.AbstractEventLoop, directory: str, attempt: int) -> None:
-        fault = checkpoint_dir_fault(directory)
+        fault = launcher_checkpoint_dir_fault(directory)
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(self._note, directory, attempt, fault)
 
@@ -54,7 +54,7 @@ class CheckpointDirs:
             self._answered()
 
 
-def checkpoint_dir_fault(directory: str) -> str:
+def launcher_checkpoint_dir_fault(directory: str) -> str:
     """Makes the directory when it is missing. "" when it can be written, else a sentence that names it."""
     try:
         os.makedirs(directory, exist_ok=True)

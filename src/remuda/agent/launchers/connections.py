@@ -24,8 +24,11 @@ from typing import Protocol
 
 import structlog
 
-from remuda.agent.launchers.in_process_messages import parse_message_from_launcher, render_message_to_launcher
-from remuda.agent.launchers.launcher_processes import LauncherProcess, dialling_process
+from remuda.agent.launchers.in_process_messages import (
+    parse_in_process_launcher_message,
+    render_in_process_launcher_message,
+)
+from remuda.agent.launchers.launcher_processes import LauncherProcess, launcher_process_behind_socket
 from remuda.launch.protocol import (
     Exited,
     Heartbeat,
@@ -83,7 +86,7 @@ class LauncherConnections:
             return
         if door is not None:
             self.shut(directory)
-        sock = bind_launcher_socket(directory, self.socket_mode)
+        sock = bind_agent_launcher_socket(directory, self.socket_mode)
         door = self._doors[directory] = LauncherDoor(self, uid, directory)
         try:
             await door.open(sock)
@@ -159,10 +162,10 @@ class InProcessChannel:
         self._closed = False
 
     def send(self, message: ToLauncher) -> None:
-        self._deliver(render_message_to_launcher(message))
+        self._deliver(render_in_process_launcher_message(message))
 
     def receive(self, data: Message) -> None:
-        message = parse_message_from_launcher(data)
+        message = parse_in_process_launcher_message(data)
         if message is not None and not self._closed:
             self._launchers.take(self._uid, self, message)
 
@@ -225,7 +228,7 @@ class SocketChannel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self.process = dialling_process(transport.get_extra_info("socket"))
+        self.process = launcher_process_behind_socket(transport.get_extra_info("socket"))
         strangers = sum(not c.is_known for c in self._door.channels)
         self._door.channels.add(self)
         if strangers >= MAX_STRANGERS:
@@ -340,7 +343,7 @@ class SocketChannel(asyncio.Protocol):
             self._transport.close()
 
 
-def bind_launcher_socket(directory: str, mode: int = 0o600) -> socket.socket:
+def bind_agent_launcher_socket(directory: str, mode: int = 0o600) -> socket.socket:
     """A listening `agent.sock` in `directory` in the place of whatever was there. The directory may be full of traps (a container
     may have written it); the one above is the agent's alone, so the socket is made and given its mode up there."""
     above, name = os.path.split(directory)

@@ -25,7 +25,7 @@ from remuda.launch.protocol import (
 )
 
 
-def render_message_to_launcher(message: ToLauncher) -> dict[str, Any]:
+def render_in_process_launcher_message(message: ToLauncher) -> dict[str, Any]:
     """The wire form of a message to a launcher."""
     if isinstance(message, Stop):
         return {
@@ -52,7 +52,7 @@ def render_message_to_launcher(message: ToLauncher) -> dict[str, Any]:
     return {"type": "fence"}
 
 
-def parse_message_from_launcher(data: Mapping[str, Any]) -> ToAgent | None:
+def parse_in_process_launcher_message(data: Mapping[str, Any]) -> ToAgent | None:
     """A launcher's message from its wire form; None for a type not known here. KeyError when a field is missing."""
     match data["type"]:
         case "hello":

@@ -29,7 +29,7 @@ class LauncherProcess(msgspec.Struct, frozen=True):
     started: int = -1
 
 
-def dialling_process(sock: Any) -> LauncherProcess:
+def launcher_process_behind_socket(sock: Any) -> LauncherProcess:
     """Who is at the other end of a Unix socket."""
     try:
         found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -39,7 +39,7 @@ def dialling_process(sock: Any) -> LauncherProcess:
     return LauncherProcess(pid, _stat_field(pid, _STARTED)) if pid > 0 else LauncherProcess()
 
 
-def signal_launcher(process: LauncherProcess, number: signal.Signals) -> None:
+def signal_launcher_process(process: LauncherProcess, number: signal.Signals) -> None:
     """ProcessLookupError when it is gone."""
     with _held_process(process) as fd:
         signal.pidfd_send_signal(fd, number)

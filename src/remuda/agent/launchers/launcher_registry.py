@@ -146,7 +146,7 @@ class LauncherRegistry:
 
     def _dressed(self, known: LauncherRecord, report: LauncherReport) -> LauncherReport:
         job = self._job_of(known) if self.copies is not None else None
-        member = barrier_orders.members_by_launcher_uid(job).get(known.uid) if job is not None else None
+        member = barrier_orders.launcher_registry_roster(job).get(known.uid) if job is not None else None
         if self.has_shared_root:
             return msgspec.structs.replace(report, shared=True)
         if self.copies is None or job is None or member is None:
@@ -166,7 +166,7 @@ class LauncherRegistry:
 
     def _beat_of_copies(self, known: LauncherRecord, beat: Beat) -> Beat:
         job = self._job_of(known) if self.copies is not None else None
-        member = barrier_orders.members_by_launcher_uid(job).get(known.uid) if job is not None else None
+        member = barrier_orders.launcher_registry_roster(job).get(known.uid) if job is not None else None
         if self.copies is None or job is None or member is None:
             return beat
         return self.copies.heard(job, member, beat)
@@ -236,8 +236,8 @@ class LauncherRegistry:
         self._is_fenced = True
         now = self._clock()
         for uid, known in list(self._records.items()):
-            if launcher_state.launcher_may_have_child(known):
-                self._keep(launcher_state.fence_launcher(known, now), transition=known.connected)
+            if launcher_state.launcher_state_may_have_child(known):
+                self._keep(launcher_state.launcher_state_after_fence(known, now), transition=known.connected)
                 self.links.send(uid, Fence())
 
     def unfence(self) -> None:
@@ -347,14 +347,14 @@ class LauncherRegistry:
         job = self._job_of(known)
         directory, fault, is_complete, member = "", None, True, None
         if job is not None:
-            member = barrier_orders.members_by_launcher_uid(job).get(uid)
+            member = barrier_orders.launcher_registry_roster(job).get(uid)
             if self.copies is not None and member is not None:
                 is_complete = self.copies.has_checkpoints(job, member)
             directory = barrier_orders.checkpoint_dir_for_launchers(job, self._checkpoint_root)
             fault = self._places.fault(directory, job.status.attempt) if self.sees_places else ""
         may_start = not self._is_fenced
         site = barrier_orders.BarrierSite(directory, fault, self._env_of, may_start, is_complete)
-        orders = barrier_orders.plan_launcher_orders(job, known, site, self._clock())
+        orders = barrier_orders.plan_launcher_barrier_orders(job, known, site, self._clock())
         self._keep(orders.launcher, orders.transition)
         if self.copies is not None and isinstance(orders.message, Start) and job is not None and member is not None:
             self.copies.started(job, member)
@@ -389,7 +389,9 @@ class LauncherRegistry:
             return
         job = self._job_of(known)
         failure, now = job.spec.failure if job is not None else None, self._clock()
-        update, again_at = launcher_state.look_at_launcher(known, failure, now, self._rejoin_s, self._stalls.known(now))
+        update, again_at = launcher_state.launcher_state_as_time_passes(
+            known, failure, now, self._rejoin_s, self._stalls.known(now)
+        )
         if update.transition:
             self._keep(update.launcher, transition=True)
         if again_at is not None:

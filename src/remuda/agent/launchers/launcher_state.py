@@ -265,14 +265,14 @@ def _was_launcher_end_planned(launcher: LauncherRecord) -> bool:
     return launcher.report is not None and launcher.report.planned
 
 
-def launcher_may_have_child(launcher: LauncherRecord) -> bool:
+def launcher_state_may_have_child(launcher: LauncherRecord) -> bool:
     """It runs one, is about to, or may not have ended an older one yet. Parked, ready and exited launchers have none."""
     if launcher.state == READY:
         return launcher.started >= launcher.attempt
     return launcher.state in (RUNNING, STOPPING)
 
 
-def fence_launcher(launcher: LauncherRecord, now: float) -> LauncherRecord:
+def launcher_state_after_fence(launcher: LauncherRecord, now: float) -> LauncherRecord:
     """The launcher as it is once the fence arrives: parked, deaf to every attempt it may have been told of."""
     highest = max(launcher.attempt, launcher.floor, launcher.asked[0] if launcher.asked else 0)
     deaf = change_launcher(launcher, fenced=max(launcher.fenced, highest))
@@ -282,7 +282,7 @@ def fence_launcher(launcher: LauncherRecord, now: float) -> LauncherRecord:
     return launcher_with_report(new, now, message=FENCED)
 
 
-def look_at_launcher(
+def launcher_state_as_time_passes(
     launcher: LauncherRecord, failure: Failure | None, now: float, rejoin_s: float, stalls: StallHistory = NO_STALLS
 ) -> tuple[LauncherUpdate, float | None]:
     """What the passing of time alone means for the launcher, and when to look again (None = not before it speaks). `stalls`:

@@ -52,14 +52,14 @@ class LauncherPodLogTails:
         before: str | None = None
         for _ in range(LOOKS):
             await asyncio.sleep(SETTLE_S)
-            found = launcher_log_tail(await asyncio.to_thread(read_launcher_log_window, directory), attempt)
+            found = launcher_log_tail(await asyncio.to_thread(read_launcher_log_tail_window, directory), attempt)
             if found and found == before:
                 break
             before = found
         return before or ""
 
 
-def launcher_container(pod: Pod) -> str:
+def container_running_launcher_process(pod: Pod) -> str:
     """The container that runs the launcher."""
     containers = pod.spec.containers
     found = (c.name for c in containers if f"/{LAUNCHER_NAME}" in " ".join(c.command))
@@ -100,7 +100,7 @@ def _launcher_log_lines(window: bytes) -> Iterator[tuple[str, str]]:
     yield from ((stream, text) for stream, text in parts.items() if text)
 
 
-def read_launcher_log_window(directory: Path) -> bytes:
+def read_launcher_log_tail_window(directory: Path) -> bytes:
     """The last WINDOW_BYTES of a container's newest log; when that was begun anew a moment ago, of the one before it, too."""
     try:
         names = os.listdir(directory)

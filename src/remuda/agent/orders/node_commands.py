@@ -61,7 +61,7 @@ def _invalid_node_hook(pattern: str, why: str) -> Refusal:
     )
 
 
-def is_node_hook_allowed(command: Sequence[str], allowed: Sequence[Sequence[str]]) -> bool:
+def is_node_command_order_allowed(command: Sequence[str], allowed: Sequence[Sequence[str]]) -> bool:
     return any(_hook_matches(command, pattern) for pattern in allowed)
 
 
@@ -79,11 +79,11 @@ def _is_hook_program(path: str, pattern: str) -> bool:
     return is_plain and len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
-def check_node_hook(
+def check_node_command_order(
     command: Sequence[str], env: Mapping[str, str], allowed: Sequence[Sequence[str]], node: str
 ) -> None:
     """Refusal HookNotAllowed or VariableNotAllowed."""
-    if not is_node_hook_allowed(command, allowed):
+    if not is_node_command_order_allowed(command, allowed):
         raise Refusal(
             "HookNotAllowed",
             f"{node} does not allow `{shlex.join(command)}`.",

@@ -24,8 +24,8 @@ import msgspec
 import structlog
 
 from remuda.agent.hardware.backend_port import DeviceBackend, unknown_hardware_device
-from remuda.agent.inventory import Inventory, device_behind_plugin_id
-from remuda.agent.orders.node_commands import Run, check_node_hook, run_node_hook
+from remuda.agent.inventory import Inventory, inventory_device_of_plugin_id
+from remuda.agent.orders.node_commands import Run, check_node_command_order, run_node_hook
 from remuda.api.codec import to_wire
 from remuda.api.devices import DeviceOrder, DeviceState, Holding, NodeDevices, OrderAnswer
 from remuda.api.errors import Conflict, NotFound, Refusal
@@ -219,7 +219,7 @@ class OrderRunner:
         group = reset_group(device, self._backend.links(), self._backend.facts().family)
         touched = {row.id: row.parent or row.id for row in self._inventory.rows.values()}
         for holding in self._holdings():
-            for held in map(device_behind_plugin_id, holding.devices):
+            for held in map(inventory_device_of_plugin_id, holding.devices):
                 if touched.get(held) in group:
                     also = "" if touched[held] == device else f" Resetting {device} also resets {held}."
                     raise Refusal(
@@ -245,7 +245,7 @@ class OrderRunner:
             self._inventory.withhold("Resetting", self._resetting)
 
     async def _command(self, order: DeviceOrder, begun: OrderAnswer) -> OrderAnswer:
-        check_node_hook(order.command, order.env, self._rules.hooks, self._node)
+        check_node_command_order(order.command, order.env, self._rules.hooks, self._node)
         row = self._inventory.rows.get(order.device)
         own = {"REMUDA_NODE": self._node, "REMUDA_DEVICE": order.device, "REMUDA_UUID": row.uuid if row else ""}
         ran = await self._run(order.command, {"REMUDA_ACTION": COMMAND, **order.env, **own})

@@ -24,12 +24,12 @@ import msgspec
 import structlog
 
 from remuda.agent.allocation.allocation_table import Grant
-from remuda.agent.allocation.checkpoint_places import open_checkpoint_dir
+from remuda.agent.allocation.checkpoint_places import allocate_checkpoint_place
 from remuda.agent.allocation.device_choice import wanted_allocations
 from remuda.agent.allocation.device_grants import AllocationGrants
-from remuda.agent.inventory import Inventory, device_behind_plugin_id
+from remuda.agent.inventory import Inventory, inventory_device_of_plugin_id
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
-from remuda.agent.plugin.plugin_server import keep_plugin_grpc
+from remuda.agent.plugin.plugin_server import keep_plugin_server_grpc_alive
 from remuda.agent.plugin.resource_plugin import BoundPods
 from remuda.api.devices import DeviceState, Holding
 from remuda.api.errors import Refusal
@@ -55,7 +55,7 @@ class PodResourcesClient:
         self._within_s = within_s
 
     async def list(self) -> tuple[ContainerDevices, ...]:
-        keep_plugin_grpc()
+        keep_plugin_server_grpc_alive()
         method = proto.POD_RESOURCES_LIST
         options = [("grpc.max_receive_message_length", 64 << 20)]
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
@@ -262,7 +262,7 @@ class KubeletHoldings:
     def _open_checkpoints(self, pod: Pod) -> None:
         job = pod.owner("TrainingJob")
         if self._checkpoint_root and job is not None:
-            open_checkpoint_dir(self._checkpoint_root, pod.namespace, job.name, job.uid)
+            allocate_checkpoint_place(self._checkpoint_root, pod.namespace, job.name, job.uid)
 
     def foreign(self) -> list[Holding]:
         """Devices that somebody else's plugin handed out."""
@@ -279,7 +279,7 @@ class KubeletHoldings:
 
     def _row(self, plugin_id: str) -> str:
         """The device a plugin calls by this id, its UUID as a vendor's does or ours; "" when it is none of this node."""
-        device = device_behind_plugin_id(plugin_id)
+        device = inventory_device_of_plugin_id(plugin_id)
         if device in self._inventory.rows:
             return device
         return next((row.id for row in self._inventory.rows.values() if row.uuid and row.uuid == device), "")

@@ -39,7 +39,7 @@ MAX_PATH = 107  # of a Unix socket
 
 
 @cache
-def keep_plugin_grpc() -> None:
+def keep_plugin_server_grpc_alive() -> None:
     """gRPC's asyncio side ends with its last object, whenever that is freed, and waits for its own thread then: in the middle
     of the event loop. One reference more, kept for good, and it never does."""
     grpc.aio.init_grpc_aio()
@@ -102,7 +102,7 @@ class PluginServer:
 
     async def _live(self) -> _End:
         """Serve, register, watch. Returns why it is over."""
-        keep_plugin_grpc()
+        keep_plugin_server_grpc_alive()
         kubelet = self._directory / KUBELET_SOCKET
         if self.plugin.fault == "kill":
             return _End("PluginStopped: a drill keeps it down.")

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from remuda.agent.allocation.device_choice import DeviceWant, ResourceOf, devices_in_order, wanted_allocations
-from remuda.agent.inventory import Inventory, device_behind_plugin_id
+from remuda.agent.inventory import Inventory, inventory_device_of_plugin_id
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
-from remuda.core.devices.links import DeviceChooser, device_chooser_named
+from remuda.core.devices.links import DeviceChooser, machine_model_chooser_named
 
 BestSet = Callable[[Sequence[str], int, Sequence[str]], Sequence[str]]  # free devices, how many, those that must be in
 
@@ -54,14 +54,14 @@ def choose_plugin_preferred_devices(
         ids = _matching_chosen_ids(ask, want)
         if ids is not None:
             return PreferredChoice(ids, f"{pod.namespace}/{pod.name}")
-    others = {device_behind_plugin_id(device) for _, want in waiting for device in want.chosen}
+    others = {inventory_device_of_plugin_id(device) for _, want in waiting for device in want.chosen}
     return PreferredChoice(_best_available_ids(ask, others, best))
 
 
 def plugin_best_set(model: str, inventory: Inventory) -> BestSet:
     """By the machine's model, if it is known."""
     try:
-        return plugin_best_linked_devices(device_chooser_named(model), inventory)
+        return plugin_best_linked_devices(machine_model_chooser_named(model), inventory)
     except Refusal:
         return plugin_lowest_devices
 
@@ -103,11 +103,11 @@ def _matching_chosen_ids(ask: PreferredAsk, want: DeviceWant) -> tuple[str, ...]
     taken = devices_in_order(ask.must)
     open_devices = list(want.chosen)
     for plugin_id in taken:
-        if device_behind_plugin_id(plugin_id) not in open_devices:
+        if inventory_device_of_plugin_id(plugin_id) not in open_devices:
             return None
-        open_devices.remove(device_behind_plugin_id(plugin_id))
+        open_devices.remove(inventory_device_of_plugin_id(plugin_id))
     for device in open_devices:
-        found = next((i for i in free if device in (i, device_behind_plugin_id(i)) and i not in taken), None)
+        found = next((i for i in free if device in (i, inventory_device_of_plugin_id(i)) and i not in taken), None)
         if found is None:
             return None
         taken.append(found)
@@ -117,10 +117,10 @@ def _matching_chosen_ids(ask: PreferredAsk, want: DeviceWant) -> tuple[str, ...]
 def _best_available_ids(ask: PreferredAsk, others: set[str], best: BestSet) -> tuple[str, ...]:
     must = list(dict.fromkeys(ask.must))
     free = [i for i in devices_in_order(dict.fromkeys(ask.available)) if i not in must]
-    spared = [i for i in free if device_behind_plugin_id(i) not in others]
+    spared = [i for i in free if inventory_device_of_plugin_id(i) not in others]
     if len(must) + len(spared) >= ask.size:
         free = spared
-    if all(device_behind_plugin_id(i) == i for i in (*must, *free)):
+    if all(inventory_device_of_plugin_id(i) == i for i in (*must, *free)):
         try:
             found = tuple(best([*must, *free], ask.size, must))
         except Exception:  # row 18: a table that cannot answer is no reason to fail a pod
@@ -130,10 +130,14 @@ def _best_available_ids(ask: PreferredAsk, others: set[str], best: BestSet) -> t
     while free and len(must) < ask.size:
         # Shares of the least shared device first. Whole devices have one each, so they go by number.
         left = {
-            device: sum(device_behind_plugin_id(i) == device for i in free)
-            for device in map(device_behind_plugin_id, free)
+            device: sum(inventory_device_of_plugin_id(i) == device for i in free)
+            for device in map(inventory_device_of_plugin_id, free)
         }
-        taken = {device_behind_plugin_id(i) for i in must}
-        must.append(min(free, key=lambda i: (device_behind_plugin_id(i) in taken, -left[device_behind_plugin_id(i)])))
+        taken = {inventory_device_of_plugin_id(i) for i in must}
+        must.append(
+            min(
+                free, key=lambda i: (inventory_device_of_plugin_id(i) in taken, -left[inventory_device_of_plugin_id(i)])
+            )
+        )
         free.remove(must[-1])
     return tuple(devices_in_order(must[: max(ask.size, len(ask.must))]))

@@ -58,7 +58,7 @@ class PublishedResources:
             self._task = None
 
 
-def plugin_node_capacity_reader(cluster: Cluster, node: str) -> Capacity:
+def published_resource_capacity_reader(cluster: Cluster, node: str) -> Capacity:
     """What the kubelet counts."""
 
     async def capacity() -> Mapping[str, int | str]:

@@ -35,7 +35,7 @@ MAX_REPLICAS = 64
 BoundPods = Callable[[], Awaitable[Sequence[Pod]]]  # the pods bound to this node, as fresh as can be
 
 
-def plugin_bound_pods_reader(cluster: Cluster, node: str) -> BoundPods:
+def resource_plugin_bound_pods_reader(cluster: Cluster, node: str) -> BoundPods:
     async def bound() -> Sequence[Pod]:
         fields = FieldSelector((("spec.nodeName", True, node),))
         return (await cluster.list(Pod, fields=fields)).items

@@ -70,7 +70,7 @@ class Job(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True
 # --- sets of completion indexes, as Kubernetes writes them: `0-2,5` ---------------------------------------------------
 
 
-def parse_completion_indexes(text: str, completions: int | None = None) -> set[int]:
+def parse_batch_v1_completion_indexes(text: str, completions: int | None = None) -> set[int]:
     """Unreadable parts are passed over, as are indexes beyond `completions`."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
@@ -80,7 +80,7 @@ def parse_completion_indexes(text: str, completions: int | None = None) -> set[i
     return found if completions is None else {index for index in found if index < completions}
 
 
-def format_completion_indexes(indexes: Iterable[int]) -> str:
+def format_batch_v1_completion_indexes(indexes: Iterable[int]) -> str:
     runs: list[list[int]] = []
     for index in sorted(set(indexes)):
         if runs and index == runs[-1][1] + 1:

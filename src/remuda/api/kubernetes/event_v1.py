@@ -41,6 +41,6 @@ class Event(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=Tr
     count: int = 0
 
 
-def kubernetes_object_reference(obj: KObject) -> ObjectReference:
+def event_v1_object_reference(obj: KObject) -> ObjectReference:
     resource = obj.resource
     return ObjectReference(resource.kind, obj.namespace, obj.name, obj.uid, resource.api_version)

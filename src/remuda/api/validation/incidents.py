@@ -33,7 +33,7 @@ def check_incident(incident: Incident) -> None:
     for index, approval in enumerate(approvals):
         _check_printable_name(approval.remedy, f"spec.approvals[{index}].remedy", "InvalidApproval")
         if approval.time is not None and approval.time.tzinfo is None:
-            raise missing_time_zone(f"spec.approvals[{index}].time")
+            raise time_zone_validation_refusal(f"spec.approvals[{index}].time")
     if len(incident.spec.dismiss) > MAX_WORDS:
         raise Refusal(
             "DismissTooLong",
@@ -64,5 +64,5 @@ def _check_printable_name(text: str, where: str, reason: str) -> None:
         raise Refusal(reason, f"{where} is `{shown:.100}`.", f"Give 1 to {MAX_NAME} printable characters.", where)
 
 
-def missing_time_zone(where: str) -> Refusal:
+def time_zone_validation_refusal(where: str) -> Refusal:
     return Refusal("InvalidTime", f"{where} does not say its time zone.", "Write it like 2026-01-31T12:00:00Z.", where)

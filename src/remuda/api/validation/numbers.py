@@ -7,7 +7,7 @@ from remuda.api.errors import Refusal
 _READABLE = 10**15
 
 
-def check_range(value: float, low: float, high: float, reason: str, field: str) -> None:
+def validate_number_range(value: float, low: float, high: float, reason: str, field: str) -> None:
     """Raises Refusal. What is not a number (NaN) lies in no range."""
     if not low <= value <= high:
         bounds = f"Give a number from {checked_number_text(low)} to {checked_number_text(high)}."

@@ -6,7 +6,7 @@ and no back-references, because they cannot be matched in linear time.
 
 Linear is not free. RE2 compiles counts side by side (`\d{1,1000}\d{1,1000}`) in time that grows with the square of their sum,
 so that sum is bounded before it is asked to. Where its tables do not fit into memory, a match costs the length of the text
-times the size of the program: `schema_match_price` says so beforehand, for the caller to judge.
+times the size of the program: `validation_pattern_price` says so beforehand, for the caller to judge.
 
 `re` is for patterns that stand in this source.
 """
@@ -63,32 +63,32 @@ def check_log_pattern(pattern: str) -> None:
     _compile_log_pattern(pattern)
 
 
-def is_in_log(pattern: str, text: str) -> bool:
+def matches_validated_log_pattern(pattern: str, text: str) -> bool:
     """Whether the pattern occurs in the end of the text. `^` and `$` are the ends of a line."""
     return _is_found(_compile_log_pattern(pattern), text[-MAX_LOG_TEXT:])
 
 
-def check_schema_pattern(pattern: str) -> None:
+def check_validation_pattern(pattern: str) -> None:
     """Raises BadPattern."""
     _compile_schema_pattern(pattern)
 
 
-def fits_schema_pattern(pattern: str, value: str) -> bool:
+def fits_validation_pattern(pattern: str, value: str) -> bool:
     """As an API server matches: anywhere in the value; `^` and `$` are its two ends. Raises BadPattern."""
     return _is_found(_compile_schema_pattern(pattern), value)
 
 
 @lru_cache(maxsize=1024)
-def pattern_repeats(pattern: str) -> int:
+def validation_pattern_repeats(pattern: str) -> int:
     """How often its parts may repeat, added up; at least: what is quoted or in a class is counted, too."""
     counts = (max(int(low or 1), int(high or 0)) for low, high in _REPEATS.findall(pattern))
     return sum(count for count in counts if count <= _MOST_OF_ONE)  # a larger one RE2 refuses by itself
 
 
-def schema_match_price(pattern: str, value: str) -> int:
+def validation_pattern_price(pattern: str, value: str) -> int:
     """What a match may cost in the worst case, compiling included, in steps of a microsecond or so. Raises BadPattern."""
     size: int = _compile_schema_pattern(pattern).programsize
-    return 1 + len(value) * size // 200 + pattern_repeats(pattern) ** 2 // 500
+    return 1 + len(value) * size // 200 + validation_pattern_repeats(pattern) ** 2 // 500
 
 
 def _compile_log_pattern(pattern: str) -> Any:
@@ -102,7 +102,7 @@ def _compile_schema_pattern(pattern: str) -> Any:
 def _compile_pattern(pattern: str, longest: int, options: Any, flags: str = "") -> Any:
     if len(pattern) > longest:
         raise BadPattern(f"it has {len(pattern)} characters (limit {longest})")
-    if pattern_repeats(pattern) > MAX_REPEATS:
+    if validation_pattern_repeats(pattern) > MAX_REPEATS:
         raise BadPattern(f"expression too large: its counts add up to more than {MAX_REPEATS}")
     try:
         return re2.compile(f"{flags}{pattern}".encode(errors="replace"), options)

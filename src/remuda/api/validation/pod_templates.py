@@ -7,7 +7,7 @@ import difflib
 
 import msgspec
 
-from remuda.api.codec import explain_type_error, suggest_type
+from remuda.api.codec import explain_codec_type_error, suggest_codec_type
 from remuda.api.errors import Refusal
 from remuda.api.injected_fields import injected_fields_of
 from remuda.api.kubernetes.core_v1 import PodSpec
@@ -15,7 +15,7 @@ from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.api.meta import JsonObject
 from remuda.api.names import GROUP, RESOURCE_GPU
 from remuda.api.training import Role
-from remuda.api.validation.numbers import check_range
+from remuda.api.validation.numbers import validate_number_range
 
 # PodSpec and Container field names of Kubernetes 1.37. A template is kept word for word, so a misspelt field would be
 # carried along silently; the names are checked instead.
@@ -77,7 +77,7 @@ def check_pod_template(role: Role, path: str) -> None:
     try:
         spec = msgspec.convert(body, PodSpec)
     except msgspec.ValidationError as error:
-        at, what = explain_type_error(error, where)
+        at, what = explain_codec_type_error(error, where)
         raise Refusal("InvalidField", f"`{at}`: {what}.", _pod_template_type_fix(str(error)), where) from None
     if not spec.containers[0].command and not spec.containers[0].args:
         raise Refusal(
@@ -103,7 +103,7 @@ def _pod_template_type_fix(error: str) -> str:
     """YAML takes 100 and true for a number and a truth value; in a command or an env they are meant as text."""
     if "Expected `str`, got" in error and error.partition("got ")[2].startswith(("`int`", "`float`", "`bool`")):
         return 'Put the value in quotes: "100".'
-    return suggest_type(error) or "Give the field a value that Kubernetes documents."
+    return suggest_codec_type(error) or "Give the field a value that Kubernetes documents."
 
 
 def _check_gpu_amount(role: Role, amount: int | str, path: str, where: str) -> None:
@@ -118,7 +118,7 @@ def _check_gpu_amount(role: Role, amount: int | str, path: str, where: str) -> N
             "Keep one of the two.",
             f"{path}.gpus",
         )
-    check_range(count, 0, 1024, "InvalidGpus", where)
+    validate_number_range(count, 0, 1024, "InvalidGpus", where)
 
 
 def _check_pod_field_names(body: JsonObject, known: frozenset[str], where: str) -> None:

@@ -20,10 +20,10 @@ from remuda.api.remedies import (
     Rung,
     Webhook,
 )
-from remuda.api.selectors import is_label_key
+from remuda.api.selectors import is_selector_label_key
 from remuda.api.validation.hooks import check_hook
-from remuda.api.validation.incidents import missing_time_zone
-from remuda.api.validation.numbers import check_range
+from remuda.api.validation.incidents import time_zone_validation_refusal
+from remuda.api.validation.numbers import validate_number_range
 
 DAY_S = 86_400.0
 MAX_TIMEOUT_S = 30 * DAY_S
@@ -50,7 +50,7 @@ _ORDER = {action: number for number, action in enumerate(Action)}
 def check_policy(policy: RemedyPolicy) -> None:
     """Raises Refusal."""
     spec = policy.spec
-    check_range(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "InvalidPriority", "spec.priority")
+    validate_number_range(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "InvalidPriority", "spec.priority")
     _check_policy_selector(policy)
     _check_at_most(spec.ladders, MAX_LADDERS, "spec.ladders")
     _check_at_most(spec.webhooks, MAX_WEBHOOKS, "spec.webhooks")
@@ -87,7 +87,7 @@ def _check_policy_pause(pause: Pause | None) -> None:
     for field in ("since", "until"):
         moment = getattr(pause, field)
         if moment is not None and moment.tzinfo is None:
-            raise missing_time_zone(f"spec.pause.{field}")
+            raise time_zone_validation_refusal(f"spec.pause.{field}")
     if pause.since is not None and pause.until is not None and pause.until <= pause.since:
         raise Refusal("InvalidPause", "The pause ends before it begins.", "Give a later `until`.", "spec.pause.until")
 
@@ -118,13 +118,13 @@ def _check_policy_selector(policy: RemedyPolicy) -> None:
                 "spec.selector.deviceTypes",
             )
     _check_at_most(selector.nodes, MAX_PATTERNS, "spec.selector.nodes")
-    check_node_labels(selector.nodes, "InvalidSelector", "spec.selector.nodes")
+    check_remedy_policy_node_labels(selector.nodes, "InvalidSelector", "spec.selector.nodes")
 
 
-def check_node_labels(labels: Mapping[str, str], reason: str, field: str) -> None:
+def check_remedy_policy_node_labels(labels: Mapping[str, str], reason: str, field: str) -> None:
     """Labels a node can have. Raises Refusal."""
     for name, value in labels.items():
-        if not is_label_key(name):
+        if not is_selector_label_key(name):
             raise Refusal(reason, f"`{name:.100}` is not a label.", "Give the key of a node label.", field)
         if not _LABEL_VALUE.fullmatch(value):
             raise Refusal(
@@ -161,9 +161,9 @@ def _check_ladder(ladder: Ladder, path: str) -> None:
 
 
 def _check_rung(rung: Rung, where: str) -> None:
-    check_range(rung.attempts, 1, MAX_ATTEMPTS, "InvalidAttempts", f"{where}.attempts")
-    check_range(rung.timeout_seconds, 1, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.timeoutSeconds")
-    check_range(rung.after_seconds, 0, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.afterSeconds")
+    validate_number_range(rung.attempts, 1, MAX_ATTEMPTS, "InvalidAttempts", f"{where}.attempts")
+    validate_number_range(rung.timeout_seconds, 1, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.timeoutSeconds")
+    validate_number_range(rung.after_seconds, 0, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.afterSeconds")
     if rung.hook is not None:
         check_hook(rung.hook, f"{where}.hook", _PLACEHOLDERS)
 
@@ -172,7 +172,7 @@ def _check_policy_limits(limits: Limits) -> None:
     for field in ("pool", "rack", "tenant", "reservation", "cause", "per_hour"):
         name = "perHour" if field == "per_hour" else field
         _check_policy_bound(getattr(limits, field), f"spec.limits.{name}", may_be_empty=True)
-    if not is_label_key(limits.rack_label):
+    if not is_selector_label_key(limits.rack_label):
         raise Refusal(
             "InvalidLimit",
             f"`{limits.rack_label}` is not a label.",
@@ -196,7 +196,7 @@ def _check_policy_bound(text: str, field: str, *, may_be_empty: bool) -> None:
 
 def _check_policy_timers(spec: RemedyPolicySpec) -> None:
     _check_policy_bound(spec.breaker.share, "spec.breaker.share", may_be_empty=False)
-    check_range(spec.breaker.at_least, 0, 1_000_000, "InvalidBreaker", "spec.breaker.atLeast")
+    validate_number_range(spec.breaker.at_least, 0, 1_000_000, "InvalidBreaker", "spec.breaker.atLeast")
     for value, low, field in (
         (spec.breaker.window_seconds, 1, "spec.breaker.windowSeconds"),
         (spec.breaker.cooldown_seconds, 1, "spec.breaker.cooldownSeconds"),
@@ -206,17 +206,19 @@ def _check_policy_timers(spec: RemedyPolicySpec) -> None:
         (spec.timers.debounce_seconds, 0, "spec.timers.debounceSeconds"),
         (spec.timers.flap_window_seconds, 1, "spec.timers.flapWindowSeconds"),
     ):
-        check_range(value, low, 365 * DAY_S, "InvalidSeconds", field)
+        validate_number_range(value, low, 365 * DAY_S, "InvalidSeconds", field)
     check_drain(spec.drain)
     # More of them are not remembered.
-    check_range(spec.offender.incidents, 1, 31, "InvalidOffender", "spec.offender.incidents")
-    check_range(spec.timers.flap_limit, 0, 15, "InvalidLimit", "spec.timers.flapLimit")
+    validate_number_range(spec.offender.incidents, 1, 31, "InvalidOffender", "spec.offender.incidents")
+    validate_number_range(spec.timers.flap_limit, 0, 15, "InvalidLimit", "spec.timers.flapLimit")
 
 
 def check_drain(drain: Drain) -> None:
     """Raises Refusal. Of a policy or a roll-out."""
     for name in ("patience", "checkpoint", "deadline"):
-        check_range(getattr(drain, f"{name}_seconds"), 0, 365 * DAY_S, "InvalidSeconds", f"spec.drain.{name}Seconds")
+        validate_number_range(
+            getattr(drain, f"{name}_seconds"), 0, 365 * DAY_S, "InvalidSeconds", f"spec.drain.{name}Seconds"
+        )
     if drain.checkpoint_seconds > drain.deadline_seconds:
         raise Refusal(
             "InvalidSeconds",
@@ -234,8 +236,8 @@ def _check_idle_policy(idle: Idle) -> None:
             "Write Warn or Reclaim.",
             "spec.idle.action",
         )
-    check_range(idle.after_seconds, 0, 365 * DAY_S, "InvalidSeconds", "spec.idle.afterSeconds")
-    check_range(idle.gpu_hour_price, 0, 1e9, "InvalidIdle", "spec.idle.gpuHourPrice")
+    validate_number_range(idle.after_seconds, 0, 365 * DAY_S, "InvalidSeconds", "spec.idle.afterSeconds")
+    validate_number_range(idle.gpu_hour_price, 0, 1e9, "InvalidIdle", "spec.idle.gpuHourPrice")
     if idle.action == "Reclaim" and not idle.after_seconds:
         raise Refusal(
             "InvalidIdle",

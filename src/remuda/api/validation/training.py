@@ -18,7 +18,7 @@ from remuda.api.checkpoint_volume import FLEETING_SOURCES, LASTING_SOURCES
 from remuda.api.errors import Refusal
 from remuda.api.injected_fields import MOUNT_ROOT
 from remuda.api.number_bounds import MAX_COUNT
-from remuda.api.selectors import is_label_key
+from remuda.api.selectors import is_selector_label_key
 from remuda.api.training import (
     UNLIMITED,
     VOLUME_PATH,
@@ -32,7 +32,7 @@ from remuda.api.training import (
     TrainingJob,
     TrainingJobSpec,
 )
-from remuda.api.validation.numbers import check_range
+from remuda.api.validation.numbers import validate_number_range
 from remuda.api.validation.patterns import SYNTAX, BadPattern, check_log_pattern
 from remuda.api.validation.pod_templates import check_pod_template
 
@@ -90,13 +90,13 @@ def check_training_job(job: TrainingJob) -> None:
                 f"{path}.name",
             )
         seen.add(role.name)
-        check_range(role.replicas, 1, MAX_REPLICAS, "InvalidReplicas", f"{path}.replicas")
-        check_range(role.min_replicas, 0, role.replicas, "InvalidReplicas", f"{path}.minReplicas")
-        check_range(role.gpus, 0, MAX_GPUS, "InvalidGpus", f"{path}.gpus")
+        validate_number_range(role.replicas, 1, MAX_REPLICAS, "InvalidReplicas", f"{path}.replicas")
+        validate_number_range(role.min_replicas, 0, role.replicas, "InvalidReplicas", f"{path}.minReplicas")
+        validate_number_range(role.gpus, 0, MAX_GPUS, "InvalidGpus", f"{path}.gpus")
         check_pod_template(role, path)
-    check_range(spec.spares, 0, MAX_REPLICAS, "InvalidSpares", "spec.spares")
+    validate_number_range(spec.spares, 0, MAX_REPLICAS, "InvalidSpares", "spec.spares")
     _check_gang_size(spec)
-    if spec.topology.required and not is_label_key(spec.topology.required):
+    if spec.topology.required and not is_selector_label_key(spec.topology.required):
         raise Refusal(
             "InvalidTopology",
             f"`{spec.topology.required}` cannot be the name of a node label.",
@@ -142,7 +142,7 @@ def _check_segments(spec: TrainingJobSpec) -> None:
             "Leave out lendSpares, or ask for spares and leave out segmentSize.",
             "spec.lendSpares",
         )
-    check_range(size, 0, MAX_REPLICAS, "InvalidTopology", "spec.topology.segmentSize")
+    validate_number_range(size, 0, MAX_REPLICAS, "InvalidTopology", "spec.topology.segmentSize")
     if size and not spec.topology.required:
         raise Refusal(
             "InvalidTopology",
@@ -162,13 +162,17 @@ def _check_segments(spec: TrainingJobSpec) -> None:
 def _check_failure_limits(failure: Failure) -> None:
     for cause in Cause:
         limit = failure.budgets.limit(cause)
-        check_range(limit, UNLIMITED, 1_000_000, "InvalidBudget", f"spec.failure.budgets.{cause}")
+        validate_number_range(limit, UNLIMITED, 1_000_000, "InvalidBudget", f"spec.failure.budgets.{cause}")
     refill = failure.budgets.refill_after_steps
-    check_range(refill, 0, MAX_STEPS, "InvalidBudget", "spec.failure.budgets.refillAfterSteps")
+    validate_number_range(refill, 0, MAX_STEPS, "InvalidBudget", "spec.failure.budgets.refillAfterSteps")
     for field in ("hang_after_seconds", "stop_grace_seconds", "look_back_seconds"):
-        check_range(getattr(failure, field), 0, 86_400, "InvalidSeconds", f"spec.failure.{_camel_case(field)}")
+        validate_number_range(
+            getattr(failure, field), 0, 86_400, "InvalidSeconds", f"spec.failure.{_camel_case(field)}"
+        )
     for field in ("stop_deadline_seconds", "start_deadline_seconds"):
-        check_range(getattr(failure, field), 0.1, 86_400, "InvalidSeconds", f"spec.failure.{_camel_case(field)}")
+        validate_number_range(
+            getattr(failure, field), 0.1, 86_400, "InvalidSeconds", f"spec.failure.{_camel_case(field)}"
+        )
     if failure.stop_deadline_seconds <= failure.stop_grace_seconds:
         raise Refusal(
             "InvalidSeconds",
@@ -179,11 +183,13 @@ def _check_failure_limits(failure: Failure) -> None:
 
 
 def _check_checkpoint(checkpoint: Checkpoint) -> None:
-    check_range(checkpoint.typical_seconds, 0, 86_400, "InvalidSeconds", "spec.checkpoint.typicalSeconds")
+    validate_number_range(checkpoint.typical_seconds, 0, 86_400, "InvalidSeconds", "spec.checkpoint.typicalSeconds")
     if checkpoint.resume_from is not None:
-        check_range(checkpoint.resume_from.step, 0, MAX_STEPS, "InvalidSteps", "spec.checkpoint.resumeFrom.step")
+        validate_number_range(
+            checkpoint.resume_from.step, 0, MAX_STEPS, "InvalidSteps", "spec.checkpoint.resumeFrom.step"
+        )
         attempt = checkpoint.resume_from.attempt
-        check_range(attempt, 0, MAX_STEPS, "InvalidAttempt", "spec.checkpoint.resumeFrom.attempt")
+        validate_number_range(attempt, 0, MAX_STEPS, "InvalidAttempt", "spec.checkpoint.resumeFrom.attempt")
     if checkpoint.path and not checkpoint.path.startswith("/"):
         raise Refusal(
             "RelativeCheckpointPath",
@@ -254,10 +260,12 @@ def _camel_case(name: str) -> str:
 def _check_training_policies(spec: TrainingJobSpec) -> None:
     _check_role_order(spec.roles)
     _check_success_policy(spec.success, spec.roles)
-    check_range(spec.active_deadline_seconds, 0, MAX_SECONDS, "InvalidSeconds", "spec.activeDeadlineSeconds")
+    validate_number_range(spec.active_deadline_seconds, 0, MAX_SECONDS, "InvalidSeconds", "spec.activeDeadlineSeconds")
     if spec.ttl_seconds_after_finished is not None:
-        check_range(spec.ttl_seconds_after_finished, 0, MAX_SECONDS, "InvalidSeconds", "spec.ttlSecondsAfterFinished")
-    check_range(spec.total_steps, 0, MAX_STEPS, "InvalidSteps", "spec.totalSteps")
+        validate_number_range(
+            spec.ttl_seconds_after_finished, 0, MAX_SECONDS, "InvalidSeconds", "spec.ttlSecondsAfterFinished"
+        )
+    validate_number_range(spec.total_steps, 0, MAX_STEPS, "InvalidSteps", "spec.totalSteps")
     _check_failure_policies(spec.failure)
     _check_checkpoint_signal(spec.checkpoint)
 
@@ -352,10 +360,10 @@ def _check_success_policy(policy: SuccessPolicy, roles: Sequence[Role]) -> None:
 
 
 def _check_failure_policies(failure: Failure) -> None:
-    check_range(failure.same_step_limit, 0, 1000, "InvalidLimit", "spec.failure.sameStepLimit")
-    check_range(failure.backoff_max_seconds, 1, 300, "InvalidSeconds", "spec.failure.backoffMaxSeconds")
+    validate_number_range(failure.same_step_limit, 0, 1000, "InvalidLimit", "spec.failure.sameStepLimit")
+    validate_number_range(failure.backoff_max_seconds, 1, 300, "InvalidSeconds", "spec.failure.backoffMaxSeconds")
     if failure.hang_after_steps:
-        check_range(failure.hang_after_steps, 2, 100_000, "InvalidFactor", "spec.failure.hangAfterSteps")
+        validate_number_range(failure.hang_after_steps, 2, 100_000, "InvalidFactor", "spec.failure.hangAfterSteps")
     if failure.straggler.factor and not (math.isfinite(failure.straggler.factor) and failure.straggler.factor > 1):
         raise Refusal(
             "InvalidFactor",
@@ -400,7 +408,7 @@ def _check_failure_rule(rule: FailureRule, path: str) -> None:
                 "Take 0 out of exitCodes.",
                 f"{path}.exitCodes",
             )
-        check_range(code, 1, 255, "InvalidExitCode", f"{path}.exitCodes")
+        validate_number_range(code, 1, 255, "InvalidExitCode", f"{path}.exitCodes")
     if rule.exit_codes and rule.faults and not {"ProcessExited", "LossNotFinite"} & set(rule.faults):
         raise Refusal(
             "ContradictoryRule",

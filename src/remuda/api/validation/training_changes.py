@@ -10,14 +10,14 @@ ranks with it and number the others anew. Raises a Refusal with the field and th
 from __future__ import annotations
 
 from remuda.api.errors import Refusal
-from remuda.api.training import Role, TrainingJob, gpus_of_role
+from remuda.api.training import Role, TrainingJob, gpus_in_role_spec
 
 TEMPLATE_IN_USE = "TemplateInUse"
 ROLE_IN_USE = "RoleInUse"
 
 
 def check_training_job_change(old: TrainingJob, new: TrainingJob) -> None:
-    if not is_template_in_use(old):
+    if not must_suspend_before_training_change(old):
         return
     before = {role.name: role for role in old.spec.roles}
     gone = before.keys() - {role.name for role in new.spec.roles}
@@ -44,7 +44,7 @@ def check_training_job_change(old: TrainingJob, new: TrainingJob) -> None:
             "spec.checkpoint.volume" if places[0].volume != places[1].volume else "spec.checkpoint.path",
         )
     for index, role in enumerate(new.spec.roles):
-        if role.name in before and not has_same_pods(before[role.name], role):
+        if role.name in before and not training_change_keeps_pods(before[role.name], role):
             raise Refusal(
                 TEMPLATE_IN_USE,
                 f"Pods of role `{role.name}` run with the template they were made from. A new one would be mixed with them.",
@@ -60,10 +60,10 @@ def _suspend_first(job: TrainingJob, what: str) -> str:
     )
 
 
-def is_template_in_use(job: TrainingJob) -> bool:
+def must_suspend_before_training_change(job: TrainingJob) -> bool:
     return bool(job.status.members) and job.status.suspended_at is None and not job.is_finished
 
 
-def has_same_pods(one: Role, other: Role) -> bool:
+def training_change_keeps_pods(one: Role, other: Role) -> bool:
     """Both roles make the same pods; how many is another question."""
-    return one.template == other.template and gpus_of_role(one) == gpus_of_role(other)
+    return one.template == other.template and gpus_in_role_spec(one) == gpus_in_role_spec(other)

@@ -13,7 +13,7 @@ from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout, check_rollout
 from remuda.api.training import TrainingJob
 from remuda.api.validation.incidents import check_incident
-from remuda.api.validation.numbers import check_range
+from remuda.api.validation.numbers import validate_number_range
 from remuda.api.validation.remedy_policies import check_policy
 from remuda.api.validation.training import check_training_job
 from remuda.api.validation.training_changes import check_training_job_change
@@ -50,9 +50,9 @@ def _validate_drill(drill: Drill) -> None:
             raise Refusal(
                 "IncompleteDrill", f"A {spec.type} drill needs spec.{field}.", f"Set spec.{field}.", f"spec.{field}"
             )
-    check_range(spec.seconds, 0, 86_400, "InvalidSeconds", "spec.seconds")
-    check_range(spec.times, 0, 100_000, "InvalidTimes", "spec.times")
+    validate_number_range(spec.seconds, 0, 86_400, "InvalidSeconds", "spec.seconds")
+    validate_number_range(spec.times, 0, 100_000, "InvalidTimes", "spec.times")
     if spec.factor:
-        check_range(spec.factor, 1, 100, "InvalidFactor", "spec.factor")
+        validate_number_range(spec.factor, 1, 100, "InvalidFactor", "spec.factor")
     if spec.undo and not facts.lasts:
         raise Refusal("CannotBeUndone", f"A {spec.type} drill cannot be undone.", "Leave out spec.undo.", "spec.undo")

@@ -203,16 +203,16 @@ def agent(
     import asyncio
     import logging
 
-    from remuda.agent.allocation.mig_slicing import parse_mig_layouts
+    from remuda.agent.allocation.mig_slicing import parse_mig_slicing
     from remuda.agent.copies.copy_store import CopyLimits
     from remuda.cli.errors import Failed
-    from remuda.cli.program_logs import show_logs
-    from remuda.runtime.copies_endpoint import CopyConfig, parse_copy_bytes
+    from remuda.cli.program_logs import show_program_logs
+    from remuda.runtime.copies_endpoint import CopyConfig, parse_copies_endpoint_bytes
     from remuda.runtime.node_agent import (
         AgentProcessConfig,
         own_node_name,
-        parse_replicas,
-        parse_report_timeouts,
+        parse_node_agent_replicas,
+        parse_node_agent_report_timeouts,
         serve_node_agent,
     )
     from remuda.runtime.node_name_check import NodeNotFound
@@ -231,13 +231,13 @@ def agent(
         backend=backend,
         model=model,
         mode=mode,
-        mig=parse_mig_layouts(mig),
-        replicas=parse_replicas(replicas),
+        mig=parse_mig_slicing(mig),
+        replicas=parse_node_agent_replicas(replicas),
         kubeconfig=kubeconfig,
         context=context,
         dcgm_port=dcgm_port,
         fence_s=fence_after,
-        report_timeouts=parse_report_timeouts(report_timeouts),
+        report_timeouts=parse_node_agent_report_timeouts(report_timeouts),
         cdi_dir=cdi_dir,
         pod_logs=pod_logs,
         allow_hooks=allow_hooks,
@@ -248,15 +248,15 @@ def agent(
         peers=PeerConfig(peer_host, peer_port),
         copies=CopyConfig(
             CopyLimits(
-                parse_copy_bytes(copy_space, "copy-space") if copy_space else None,
-                parse_copy_bytes(copy_max, "copy-max"),
+                parse_copies_endpoint_bytes(copy_space, "copy-space") if copy_space else None,
+                parse_copies_endpoint_bytes(copy_max, "copy-max"),
             ),
-            parse_copy_bytes(copy_bandwidth, "copy-bandwidth"),
+            parse_copies_endpoint_bytes(copy_bandwidth, "copy-bandwidth"),
             checkpoint_ttl * 3600.0,
             shared_checkpoints,
         ),
     )
-    show_logs(logging.INFO)
+    show_program_logs(logging.INFO)
     try:
         asyncio.run(serve_node_agent(config, _print_agent_up))
     except NodeNotFound as error:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from remuda.cli.output import (
-    is_document,
-    list_body,
-    object_body,
+    is_document_output_form,
+    output_list_document,
+    output_object_document,
     output_option,
     plain_table,
     print_document,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FRIENDLY = {"job": "trainingjobs", "jobs": "trainingjobs", "devices": "nodedevices"}
 
 
-def find_kind(text: str) -> type[KObject]:
+def find_kind_for_get_command(text: str) -> type[KObject]:
     """A kind by plural, singular or short name."""
     from remuda.api.errors import Refusal
     from remuda.api.kinds import KINDS
@@ -55,7 +55,7 @@ def get(session: Session, kind: str, name: str | None, all_namespaces: bool, for
     """
     from remuda.cli.text import age_text
 
-    cls = find_kind(kind)
+    cls = find_kind_for_get_command(kind)
     namespace = "" if all_namespaces or not cls.resource.namespaced else session.namespace
 
     async def look() -> list[KObject]:
@@ -65,8 +65,8 @@ def get(session: Session, kind: str, name: str | None, all_namespaces: bool, for
             return list((await cluster.list(cls, namespace)).items)
 
     found = asyncio.run(look())
-    if is_document(form):
-        print_document(form, object_body(found[0]) if name else list_body(found))
+    if is_document_output_form(form):
+        print_document(form, output_object_document(found[0]) if name else output_list_document(found))
         return
     if not found:
         click.echo(f"No {cls.resource.plural} in {namespace or 'the cluster'}.")
@@ -86,7 +86,7 @@ def version(session: Session, form: str) -> None:
 
     from remuda import __version__
 
-    if is_document(form):
+    if is_document_output_form(form):
         print_document(form, {"version": __version__, "python": platform.python_version()})
     else:
         click.echo(f"remuda {__version__}")

@@ -97,7 +97,7 @@ def manager(
 
     import msgspec
 
-    from remuda.cli.program_logs import show_logs
+    from remuda.cli.program_logs import show_program_logs
     from remuda.core.health.mass_silence import MassSilenceRule, check_mass_silence_rule
     from remuda.core.remedies.hook_kinds import parse_hook_kinds
     from remuda.kube.runtime.leader_lease import LeaseTiming
@@ -119,7 +119,7 @@ def manager(
             account=f"system:serviceaccount:{account}",
         )
         link_endpoint.check_manager_link_config(link)
-    show_logs(logging.INFO)
+    show_program_logs(logging.INFO)
     given = {"window_s": mass_silence_window, "hold_s": mass_silence_hold, "then": mass_silence}
     rule = msgspec.structs.replace(MassSilenceRule(), **{k: v for k, v in given.items() if v is not None})
     check_mass_silence_rule(rule)

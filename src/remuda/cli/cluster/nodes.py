@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from remuda.cli.devices.device_list import LedgerScreenEntry, device_condition, entries_by_node, ledger_entries
-from remuda.cli.output import is_document, list_body, output_option, plain_table, print_document, print_screen
+from remuda.cli.devices.device_list import (
+    LedgerScreenEntry,
+    device_list_entries,
+    device_list_entries_by_node,
+    shown_device_condition,
+)
+from remuda.cli.output import (
+    is_document_output_form,
+    output_list_document,
+    output_option,
+    plain_table,
+    print_document,
+    print_screen,
+)
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -28,7 +40,7 @@ def render_nodes(
 
     if not found:
         return Text("No nodes. They register when `remuda up` starts.")
-    devices = entries_by_node(ledger)
+    devices = device_list_entries_by_node(ledger)
     columns = ["NAME", "RACK", "STATUS", "GPUS", "FREE", "BAD", "PODS", "AGE"]
     table = plain_table(
         *columns, *(["REASON"] if wide else []), right=("GPUS", "FREE", "BAD", "PODS", "AGE"), words=("REASON",)
@@ -46,7 +58,7 @@ def render_nodes(
             next((e.rack for e in own if e.rack), NOTHING),
             Text(status, style=style),
             str(len(whole)),
-            str(sum(1 for e in whole if device_condition(e) == "free")),
+            str(sum(1 for e in whole if shown_device_condition(e) == "free")),
             Text(str(bad), style="bold red" if bad else ""),
             str(len({e.row.holder for e in own if e.row.holder})),
             age_text(node.metadata.creation_timestamp, now),
@@ -68,10 +80,10 @@ def nodes(session: Session, form: str) -> None:
     async def look() -> tuple[list[Node], list[LedgerScreenEntry]]:
         async with session.connect() as cluster:
             found, pods = (await cluster.list(Node)).items, (await cluster.list(Pod)).items
-            return found, ledger_entries(found, (await cluster.list(NodeDevices)).items, pods)
+            return found, device_list_entries(found, (await cluster.list(NodeDevices)).items, pods)
 
     found, ledger = asyncio.run(look())
-    if is_document(form):
-        print_document(form, list_body(found))
+    if is_document_output_form(form):
+        print_document(form, output_list_document(found))
     else:
         print_screen(render_nodes(found, ledger, session.clock(), wide=form == "wide"))

@@ -7,7 +7,7 @@ import os
 
 import click
 
-from remuda.cli.program_logs import show_logs
+from remuda.cli.program_logs import show_program_logs
 from remuda.cli.session import Session, with_session
 
 
@@ -22,13 +22,13 @@ def part(session: Session, name: str, groups: int, bind: str, port: int | None, 
     """Run one part of the split cluster in the state directory."""
     from remuda.api.errors import Refusal
     from remuda.runtime.split_parts import PartConfig, run_part
-    from remuda.runtime.split_supervisor import READY_FD, die_with_split_supervisor, part_names
+    from remuda.runtime.split_supervisor import READY_FD, die_with_split_supervisor, split_part_names
 
     die_with_split_supervisor()
     state = session.state
-    show_logs(logging.INFO, state.part_log(name) if READY_FD in os.environ else None)
+    show_program_logs(logging.INFO, state.part_log(name) if READY_FD in os.environ else None)
     config = state.remembered()
-    if config is None or name not in part_names(groups):
+    if config is None or name not in split_part_names(groups):
         raise Refusal(
             "NoSuchPart", f"{state.path} has no part `{name}`.", "Start a split cluster with `remuda up --split`."
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from remuda.cli.output import is_document, output_option, print_document
+from remuda.cli.output import is_document_output_form, output_option, print_document
 from remuda.cli.safe_text import printable_line
 from remuda.cli.session import Session, with_session
 
@@ -28,7 +28,7 @@ def status(session: Session, form: str) -> int:
     be written, the reason and the fix.
     """
     body = asyncio.run(_read_status(session) if session.is_embedded else _read_other_status(session))
-    if is_document(form):
+    if is_document_output_form(form):
         print_document(form, body)
     elif not body["running"]:
         click.echo(f"No cluster is running in {body['state']}. Start one with `{session.command_line('up')}`.")
@@ -58,7 +58,7 @@ def _pause_words(pause: dict[str, str]) -> str:
 
 async def _read_status(session: Session) -> dict[str, Any]:
     from remuda.runtime.cluster_client import api_address
-    from remuda.runtime.readiness import ask_storage_trouble
+    from remuda.runtime.readiness import ask_readiness_for_storage_trouble
 
     state = session.state
     pid = state.holder()
@@ -75,7 +75,7 @@ async def _read_status(session: Session) -> dict[str, Any]:
         "api": api_address(state),
         "kubeconfig": str(state.kubeconfig),
         **found,
-        "storage": ask_storage_trouble(state),
+        "storage": ask_readiness_for_storage_trouble(state),
     }
 
 

@@ -21,9 +21,9 @@ import click
 
 from remuda.cli.cluster.mass_silence_options import mass_silence_options
 from remuda.cli.durations import DURATION
-from remuda.cli.input_files import train_example
+from remuda.cli.input_files import train_example_with_input_file
 from remuda.cli.output import print_commands
-from remuda.cli.program_logs import show_logs
+from remuda.cli.program_logs import show_program_logs
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -131,22 +131,22 @@ def up(
 
     session.need_embedded("up")
     state = session.state
-    config = check_cluster_config(merge_up_options(state.remembered(), asked))
+    config = check_cluster_config(merge_up_command_line_options(state.remembered(), asked))
     if config.checkpoints_per_node and not split:
         raise Refusal(
             "ContradictingOptions", "Nodes of one process share a directory.", "Add --split to --checkpoints-per-node."
         )
     if detach:
-        refuse_second_up_command(state)
+        refuse_second_command_line_up(state)
         check_same_config(config, state.remembered())
         listening = [f"--bind={bind}", *([] if port is None else [f"--port={port}"])]
         recovering = [] if recover_to is None else [f"--recover-to={recover_to}"]
         splitting = ["--split", f"--groups={groups}"] if split else []
         return _start_detached(state, config, wait, [*listening, *recovering, *splitting])
     if _READY_FD in os.environ:
-        show_logs(logging.INFO, state.up_log)  # which may hold more than a screen
+        show_program_logs(logging.INFO, state.up_log)  # which may hold more than a screen
     else:
-        show_logs(logging.WARNING)
+        show_program_logs(logging.WARNING)
     if split:
         from remuda.runtime.split_supervisor import SplitConfig, run_split
 
@@ -162,12 +162,12 @@ def up(
     )
 
 
-def merge_up_options(remembered: ClusterConfig | None, asked: dict[str, Any]) -> ClusterConfig:
+def merge_up_command_line_options(remembered: ClusterConfig | None, asked: dict[str, Any]) -> ClusterConfig:
     """Options given win over what the directory was made with, that over the defaults. Contradictions are for `agree`."""
     import msgspec
 
-    from remuda.agent.allocation.mig_slicing import parse_mig_layouts
-    from remuda.runtime.node_agent import parse_replicas
+    from remuda.agent.allocation.mig_slicing import parse_mig_slicing
+    from remuda.runtime.node_agent import parse_node_agent_replicas
     from remuda.runtime.up_config import ClusterConfig
 
     names = {
@@ -176,7 +176,7 @@ def merge_up_options(remembered: ClusterConfig | None, asked: dict[str, Any]) ->
         "mass_silence_window": "mass_silence_window_seconds",
     }
     given = {names.get(name, name): value for name, value in asked.items() if value is not None}
-    for name, read in (("mig", parse_mig_layouts), ("replicas", parse_replicas)):
+    for name, read in (("mig", parse_mig_slicing), ("replicas", parse_node_agent_replicas)):
         if texts := given.pop(name, ()):
             given[name] = read(texts)
     base = remembered or ClusterConfig()
@@ -184,7 +184,7 @@ def merge_up_options(remembered: ClusterConfig | None, asked: dict[str, Any]) ->
     return msgspec.structs.replace(base, **given)
 
 
-def refuse_second_up_command(state: StateDir) -> None:
+def refuse_second_command_line_up(state: StateDir) -> None:
     if state.holder() is not None:
         raise state.in_use()
 
@@ -192,9 +192,9 @@ def refuse_second_up_command(state: StateDir) -> None:
 def describe_cluster(config: ClusterConfig) -> str:
     from remuda.cli.text import plural_text
     from remuda.runtime.device_sharing import cluster_config_mig_words, cluster_config_replica_words
-    from remuda.runtime.machine_model_files import machine_model
+    from remuda.runtime.machine_model_files import resolve_machine_model_file
 
-    devices = machine_model(config.model).devices
+    devices = resolve_machine_model_file(config.model).devices
     total = plural_text(config.nodes * len(devices), "GPU")
     shared = [f"cut {', '.join(cluster_config_mig_words(config.mig))}"] if config.mig else []
     shared += [f"shared {', '.join(cluster_config_replica_words(config.replicas))}"] if config.replicas else []
@@ -205,13 +205,13 @@ def describe_cluster(config: ClusterConfig) -> str:
     )
 
 
-def gpus_per_node(config: ClusterConfig) -> int:
+def up_hint_gpus_per_node(config: ClusterConfig) -> int:
     """How many uncut NVIDIA GPUs each node has."""
     from remuda.agent.allocation.mig_slicing import ALL
     from remuda.api.names import RESOURCE_GPU
-    from remuda.runtime.machine_model_files import machine_model
+    from remuda.runtime.machine_model_files import resolve_machine_model_file
 
-    model = machine_model(config.model)
+    model = resolve_machine_model_file(config.model)
     whole = [d for d in model.devices if not config.mig.get(d.id, config.mig.get(ALL))]
     return len(whole) if model.resource == RESOURCE_GPU else 0
 
@@ -237,14 +237,17 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
         down = f"remuda --state {shlex.quote(str(state.path))} down"
         where = "Before other commands" if detached else "In other terminals, first"
         click.echo(f"{where} run:  export REMUDA_STATE={shlex.quote(str(state.path))}")
-    replicas, gpus = max(1, min(4, config.nodes - 1)), gpus_per_node(config)
+    replicas, gpus = max(1, min(4, config.nodes - 1)), up_hint_gpus_per_node(config)
     spares = " --spares 1" if config.nodes > 1 else ""
     print_commands(
         "\nTry:",
         [
             *(
                 [
-                    (f"remuda {train_example(f'hello --replicas {replicas} --gpus {gpus}{spares}')}", "start a job"),
+                    (
+                        f"remuda {train_example_with_input_file(f'hello --replicas {replicas} --gpus {gpus}{spares}')}",
+                        "start a job",
+                    ),
                     ("remuda job hello -w", "follow it"),
                     ("remuda drill device-fail hello --rank 0", "break one of its GPUs"),
                 ]
@@ -264,13 +267,13 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
 
 def _start_detached(state: StateDir, config: ClusterConfig, wait_s: float, listening: list[str]) -> int:
     from remuda.cli.errors import Failed
-    from remuda.runtime.state_dir import open_private_log
+    from remuda.runtime.state_dir import open_state_dir_log
 
     state.prepare()
     began_at = state.up_log.stat().st_size if state.up_log.exists() else 0
     reader, writer = os.pipe()
     try:
-        with open_private_log(state.up_log) as log:
+        with open_state_dir_log(state.up_log) as log:
             child = subprocess.Popen(
                 [
                     sys.executable,

@@ -22,15 +22,15 @@ from remuda.api.incidents import Incident
 from remuda.api.meta import ObjectMeta, to_seconds
 from remuda.api.training import Checkpoint, Failure, PodTemplate, Recovery, Role, Topology, TrainingJob, TrainingJobSpec
 from remuda.cli.demo import promises
-from remuda.cli.demo.demo_screen import Scene, render_measured_recoveries, render_scene, render_timeline
+from remuda.cli.demo.demo_screen import Scene, render_demo_recoveries, render_demo_timeline, render_scene
 from remuda.cli.demo.demo_submit import NotSubmitted, Submit, submit_by_api, submit_by_kubectl
 from remuda.cli.demo.promises import DemoGangAfter, DemoGangBefore
 from remuda.cli.faults.incident_screen import render_incidents
 from remuda.cli.faults.incidents import choose_incidents
 from remuda.cli.output import make_console, print_screen
-from remuda.cli.program_logs import show_logs
+from remuda.cli.program_logs import show_program_logs
 from remuda.core.health.slow_ranks import SOURCE
-from remuda.link.rank_logs import find_log_sections, read_log_section
+from remuda.link.rank_logs import find_log_sections, read_rank_log_section
 from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.embedded_server import EmbeddedClusterServer
@@ -127,7 +127,8 @@ class Demo:
         await self._drill(DrillKind.PROCESS_KILL, pod=before.job.status.members[3].pod, namespace=NAMESPACE)
         after = await self._recovered("(a) process", before)
         self._check(
-            promises.broken_restart_in_place(before, after), "all 8 ranks restarted in their own pods, on the same GPUs"
+            promises.demo_promises_broken_by_restart(before, after),
+            "all 8 ranks restarted in their own pods, on the same GPUs",
         )
 
     async def _device_failed(self) -> None:
@@ -138,8 +139,8 @@ class Demo:
         after = await self._recovered("(b) device", before)
         bad = (victim.node, victim.devices[1])
         self._bad.append(bad)
-        problems = promises.broken_by_device(before, after, 5, bad, by_spare=True)
-        await self._until("a fresh spare", lambda: not promises.broken_spare(before, self._job()), 20)
+        problems = promises.demo_promises_broken_by_device(before, after, 5, bad, by_spare=True)
+        await self._until("a fresh spare", lambda: not promises.demo_promises_broken_by_spare(before, self._job()), 20)
         self._check(
             problems, "the spare took over in the same rack, 7 pods stayed as they were, and a new spare is ready"
         )
@@ -153,8 +154,8 @@ class Demo:
         after = await self._recovered("(c) spare, device", before)
         bad = (victim.node, victim.devices[0])
         self._bad += [bad, (spare.node, spare.devices[0])]
-        problems = promises.broken_by_device(before, after, 2, bad, by_spare=False)
-        await self._until("a fresh spare", lambda: not promises.broken_spare(before, self._job()), 20)
+        problems = promises.demo_promises_broken_by_device(before, after, 2, bad, by_spare=False)
+        await self._until("a fresh spare", lambda: not promises.demo_promises_broken_by_spare(before, self._job()), 20)
         self._check(problems, "no spare was left, so a new pod took over in the same rack, and a new spare is ready")
 
     async def _device_slow(self) -> None:
@@ -174,14 +175,16 @@ class Demo:
         self._note(f"The slow GPU was named after {self._step() - began} steps: {next(iter(found.values()))}")
         after = await self._recovered("(d) slow device", before)
         self._check(
-            promises.broken_by_slowness(before, after, 6, (node, device), found),
+            promises.demo_promises_broken_by_slowness(before, after, 6, (node, device), found),
             "the slow rank was found with its pod, node and GPU, and the spare took over at a checkpoint",
         )
         self._bad.append((node, device))
 
     async def _recorded(self) -> None:
         """Incidents are written beside the recovery; they may come a moment later."""
-        await self._until("incidents", lambda: not promises.broken_incident_record(self._incidents(), self._bad), 20)
+        await self._until(
+            "incidents", lambda: not promises.demo_promises_broken_in_incidents(self._incidents(), self._bad), 20
+        )
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
@@ -256,7 +259,7 @@ class Demo:
         said: dict[int, int] = {}
         for section in find_log_sections(self._root / "logs", NAMESPACE, NAME):
             if section.attempt == attempt and section.rank is not None:
-                text = b"".join(read_log_section(section)).decode(errors="replace")
+                text = b"".join(read_rank_log_section(section)).decode(errors="replace")
                 words = [line.rsplit(" ", 1)[-1] for line in text.splitlines() if "resumes after step" in line]
                 if words and words[0].isdigit():
                     said[section.rank] = int(words[0])
@@ -334,9 +337,9 @@ class Demo:
 
     def _finale(self) -> None:
         job = self._job()
-        self._console.print(render_measured_recoveries(self._rows))
+        self._console.print(render_demo_recoveries(self._rows))
         width = max(40, min(100, self._console.width - 6))
-        self._console.print(render_timeline(job, self._letters, time.time(), width))
+        self._console.print(render_demo_timeline(job, self._letters, time.time(), width))
         lost = ", ".join(
             f"{cause} {seconds:.0f}" for cause, seconds in sorted(job.status.goodput.lost_gpu_seconds.items())
         )
@@ -351,7 +354,7 @@ class Demo:
 
 def run_demo(console: Console, kubectl: str = "") -> int:
     """0 when every promise held. `kubectl`: the program that submits the job; without one it is sent in this process."""
-    show_logs(logging.ERROR)
+    show_program_logs(logging.ERROR)
     root = Path(tempfile.mkdtemp(prefix="remuda-demo-"))
     try:
         return asyncio.run(_run_demo(console, StateDir(root), kubectl))

@@ -77,7 +77,7 @@ def _launcher_state_text(report: LauncherReport | None, member_of: TrainingJob |
     return Text(word, style=STYLES.get(word, "dim"))
 
 
-def render_measured_recoveries(rows: Sequence[tuple[str, Recovery]]) -> Table:
+def render_demo_recoveries(rows: Sequence[tuple[str, Recovery]]) -> Table:
     """Measured times of each stage, from the first signal. Fits 80 columns."""
     title = "\nMeasured in this run: milliseconds since the failure, and steps repeated"
     table = Table(title=title, header_style="bold", title_justify="left", box=None, pad_edge=False)
@@ -92,7 +92,7 @@ def render_measured_recoveries(rows: Sequence[tuple[str, Recovery]]) -> Table:
     return table
 
 
-def render_timeline(job: TrainingJob, letters: Mapping[int, str], until: float, width: int = 72) -> Text:
+def render_demo_timeline(job: TrainingJob, letters: Mapping[int, str], until: float, width: int = 72) -> Text:
     """The gang's life on one line: training, standing still, and where each fault struck."""
     began = to_seconds(job.status.started_at) if job.status.started_at else until
     span = max(until - began, 0.001)

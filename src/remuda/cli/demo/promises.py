@@ -37,7 +37,7 @@ class DemoGangAfter(msgspec.Struct, frozen=True):
         return self.job.status.recoveries[-1]
 
 
-def broken_restart_in_place(before: DemoGangBefore, after: DemoGangAfter) -> list[str]:
+def demo_promises_broken_by_restart(before: DemoGangBefore, after: DemoGangAfter) -> list[str]:
     """(a) a process died: everybody restarts in the same pod on the same devices."""
     problems = _broken_demo_kept_pods(before, after, moved=set()) + _broken_resume(before, after)
     if after.recovery.remedy is not Remedy.RESTART_IN_PLACE or after.recovery.cause is not Cause.CODE:
@@ -47,7 +47,7 @@ def broken_restart_in_place(before: DemoGangBefore, after: DemoGangAfter) -> lis
     return problems
 
 
-def broken_by_device(
+def demo_promises_broken_by_device(
     before: DemoGangBefore, after: DemoGangAfter, rank: int, bad: tuple[str, str], *, by_spare: bool
 ) -> list[str]:
     """(b), (c) a device died: one rank moves, in the same rack, off the bad device; the others keep pod and devices."""
@@ -69,11 +69,11 @@ def broken_by_device(
     return problems
 
 
-def broken_by_slowness(
+def demo_promises_broken_by_slowness(
     before: DemoGangBefore, after: DemoGangAfter, rank: int, slow: tuple[str, str], found: Findings
 ) -> list[str]:
     """(d) a device became slow: it alone is named, with rank, pod and node; the spare takes its rank at a checkpoint."""
-    problems = broken_by_device(before, after, rank, slow, by_spare=True)
+    problems = demo_promises_broken_by_device(before, after, rank, slow, by_spare=True)
     old = {m.rank: m for m in before.job.status.members}[rank]
     if set(found) != {slow}:
         problems.append(f"{sorted('/'.join(place) for place in found)} were called slow, not {'/'.join(slow)} alone")
@@ -89,13 +89,13 @@ def broken_by_slowness(
     return problems
 
 
-def broken_incident_record(incidents: Sequence[Incident], bad: Sequence[tuple[str, str]]) -> list[str]:
+def demo_promises_broken_in_incidents(incidents: Sequence[Incident], bad: Sequence[tuple[str, str]]) -> list[str]:
     """Every device that failed or became slow has its incident."""
     known = {(i.spec.subject.node, i.spec.subject.device) for i in incidents}
     return [f"there is no incident for {node}/{device}" for node, device in bad if (node, device) not in known]
 
 
-def broken_spare(before: DemoGangBefore, after: TrainingJob) -> list[str]:
+def demo_promises_broken_by_spare(before: DemoGangBefore, after: TrainingJob) -> list[str]:
     """A fresh spare is parked, and it is not the one that was used."""
     parked = {s.uid for s in after.status.spares if s.parked}
     if not parked:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from remuda.cli.output import is_document, make_console, output_option, plain_table, print_document, print_screen
+from remuda.cli.output import (
+    is_document_output_form,
+    make_console,
+    output_option,
+    plain_table,
+    print_document,
+    print_screen,
+)
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -59,13 +66,13 @@ GLYPHS: dict[str, tuple[str, str, str, str]] = {
 }
 
 
-def ledger_entries(
+def device_list_entries(
     nodes: Sequence[Node],
     devices: Sequence[NodeDevices],
     pods: Sequence[Pod],
     incidents: Sequence[Incident] = (),
 ) -> list[LedgerScreenEntry]:
-    from remuda.core.health.ledger import health_ledger_rows
+    from remuda.core.health.ledger import health_verdicts_with_holders
     from remuda.runtime.up_config import RACK_LABEL
 
     racks = {n.name: n.labels.get(RACK_LABEL, "") for n in nodes}
@@ -80,7 +87,7 @@ def ledger_entries(
             seen[r.node, r.device],
             remedies.get((r.node, r.device), ""),
         )
-        for r in health_ledger_rows(devices, pods)
+        for r in health_verdicts_with_holders(devices, pods)
     ]
 
 
@@ -104,14 +111,14 @@ def remedy_words_by_device(devices: Sequence[NodeDevices], incidents: Sequence[I
     return found
 
 
-def entries_by_node(ledger: Sequence[LedgerScreenEntry]) -> Mapping[str, list[LedgerScreenEntry]]:
+def device_list_entries_by_node(ledger: Sequence[LedgerScreenEntry]) -> Mapping[str, list[LedgerScreenEntry]]:
     found: dict[str, list[LedgerScreenEntry]] = {}
     for e in ledger:
         found.setdefault(e.row.node, []).append(e)
     return found
 
 
-def device_condition(entry: LedgerScreenEntry) -> str:
+def shown_device_condition(entry: LedgerScreenEntry) -> str:
     """What matters most about a device: a bad state, else whether somebody has it."""
     row = entry.row
     if row.state != "Healthy":
@@ -123,7 +130,7 @@ def device_condition(entry: LedgerScreenEntry) -> str:
     return "sliced" if entry.is_sliced else "free"
 
 
-def notices_to_show(devices: Sequence[NodeDevices]) -> list[tuple[str, Notice]]:
+def device_list_notices(devices: Sequence[NodeDevices]) -> list[tuple[str, Notice]]:
     """(node, notice), resources that are withheld among them."""
     from remuda.api.devices import Notice
 
@@ -137,7 +144,7 @@ def notices_to_show(devices: Sequence[NodeDevices]) -> list[tuple[str, Notice]]:
     return found
 
 
-def resource_counts(devices: Sequence[NodeDevices], pods: Sequence[Pod]) -> list[dict[str, Any]]:
+def device_list_resource_counts(devices: Sequence[NodeDevices], pods: Sequence[Pod]) -> list[dict[str, Any]]:
     """How many of each resource each node has, by the ledger."""
     from remuda.core.health.device_holders import device_health_counts
 
@@ -151,7 +158,7 @@ def resource_counts(devices: Sequence[NodeDevices], pods: Sequence[Pod]) -> list
     ]
 
 
-def ledger_document(
+def device_list_document(
     ledger: Sequence[LedgerScreenEntry],
     notices: Sequence[tuple[str, Notice]] = (),
     counts: Sequence[dict[str, Any]] = (),
@@ -220,12 +227,12 @@ def render_ledger(
         "NODE", "RACK", *(["TYPE"] if len(types) > 1 else []), "DEVICES", "FREE", "HOLDERS", right=("FREE",)
     )
     table.columns[-1].no_wrap = False
-    for node, found in entries_by_node(ledger).items():
+    for node, found in device_list_entries_by_node(ledger).items():
         kind = [found[0].row.type] if len(types) > 1 else []
         table.add_row(
             node, found[0].rack or "-", *kind, _device_glyphs(found, at), _free_count(found), _holder_names(found)
         )
-    counts = Counter(device_condition(e) for e in ledger)
+    counts = Counter(shown_device_condition(e) for e in ledger)
     legend = Text()
     for name, glyph in GLYPHS.items():
         if counts[name] or name in ("free", "held"):
@@ -236,7 +243,7 @@ def render_ledger(
         legend.append(f"all {types[0]}", style="dim")
     parts: list[RenderableType] = [table, Text(), legend]
     if notices:
-        parts += [Text(), render_notices(notices, now)]
+        parts += [Text(), render_device_list_notices(notices, now)]
     bad = [e for e in ledger if e.row.state != "Healthy"]
     if bad:
         parts += [Text(), _render_unwell(bad, now)]
@@ -256,11 +263,11 @@ def _device_glyphs(found: Sequence[LedgerScreenEntry], at: int) -> Text:
         if e.is_slice:
             continue
         pieces = slices.get(e.row.device, [])
-        shown = pieces if pieces and device_condition(e) == "sliced" else [e]
+        shown = pieces if pieces and shown_device_condition(e) == "sliced" else [e]
         opening, closing = ("[", "]") if shown is pieces else ("", "")
         line.append(opening, style="dim")
         for piece in shown:
-            glyph = GLYPHS[device_condition(piece)]
+            glyph = GLYPHS[shown_device_condition(piece)]
             line.append(glyph[at], style=glyph[2])
         line.append(closing, style="dim")
     return line
@@ -268,7 +275,9 @@ def _device_glyphs(found: Sequence[LedgerScreenEntry], at: int) -> Text:
 
 def _free_count(found: Sequence[LedgerScreenEntry]) -> str:
     """Whole devices, and slices when there are any."""
-    whole, slices = (sum(1 for e in found if e.is_slice is s and device_condition(e) == "free") for s in (False, True))
+    whole, slices = (
+        sum(1 for e in found if e.is_slice is s and shown_device_condition(e) == "free") for s in (False, True)
+    )
     return f"{whole}+{slices}" if any(e.is_slice for e in found) else str(whole)
 
 
@@ -278,18 +287,18 @@ def _holder_names(found: Sequence[LedgerScreenEntry]) -> str:
     return ", ".join(names)
 
 
-def render_notices(notices: Sequence[tuple[str, Notice]], now: float) -> RenderableType:
+def render_device_list_notices(notices: Sequence[tuple[str, Notice]], now: float) -> RenderableType:
     """What is wrong with nodes and no device's fault."""
     from rich.text import Text
 
     from remuda.cli.text import age_text
-    from remuda.core.health.node_notices import is_health_notice_held_down
+    from remuda.core.health.node_notices import is_node_notice_held_down
 
     table = plain_table("NODE", "NOTICE", "SINCE", "WHAT", right=("SINCE",))
     table.columns[-1].no_wrap = False
     for node, n in notices:
         words = n.message
-        if is_health_notice_held_down(n, now) and n.holding_until is not None:
+        if is_node_notice_held_down(n, now) and n.holding_until is not None:
             words += f" It may pass: nothing is done before {n.holding_until:%H:%M:%S}."
         table.add_row(node, Text(n.reason, style="yellow"), age_text(n.since, now), words)
     return table
@@ -332,17 +341,17 @@ def devices(session: Session, form: str) -> None:
             return *found, (await cluster.list(Pod)).items, (await cluster.list(Incident)).items
 
     nodes, found, pods, incidents = asyncio.run(look())
-    ledger, notices = ledger_entries(nodes, found, pods, incidents), notices_to_show(found)
+    ledger, notices = device_list_entries(nodes, found, pods, incidents), device_list_notices(found)
     console = make_console()
-    if is_document(form):
-        print_document(form, ledger_document(ledger, notices, resource_counts(found, pods)))
+    if is_document_output_form(form):
+        print_document(form, device_list_document(ledger, notices, device_list_resource_counts(found, pods)))
     elif form == "wide":
         from remuda.cli.devices.device_rows import DeviceRows
 
         print_screen(DeviceRows(ledger, session.clock()))
         if notices:
             click.echo()
-            print_screen(render_notices(notices, session.clock()))
+            print_screen(render_device_list_notices(notices, session.clock()))
     else:
         plain = not console.encoding.lower().startswith("utf")
         print_screen(render_ledger(ledger, session.clock(), notices=notices, plain=plain))

@@ -27,7 +27,7 @@ _TIMEOUT = click.option(
 )
 
 
-async def find_device(cluster: Cluster, node: str, device: str) -> NodeDevices:
+async def find_device_for_command(cluster: Cluster, node: str, device: str) -> NodeDevices:
     """Refusal NodeNotFound or DeviceNotFound."""
     from remuda.api.errors import Refusal
     from remuda.cli.lookup import find_node, nearest_name_hint
@@ -44,7 +44,9 @@ async def find_device(cluster: Cluster, node: str, device: str) -> NodeDevices:
     return found
 
 
-async def probe_device(session: Session, cluster: Cluster, node: str, device: str, timeout_s: float) -> OrderAnswer:
+async def probe_device_by_command(
+    session: Session, cluster: Cluster, node: str, device: str, timeout_s: float
+) -> OrderAnswer:
     """The answer; one that did not come in time is TimedOut."""
     from remuda.api.codec import to_wire
     from remuda.api.devices import DeviceOrder, NodeDevices, OrderAnswer
@@ -79,8 +81,8 @@ def probe(session: Session, node: str, device: str, timeout: float) -> int:
 
     async def run() -> OrderAnswer:
         async with session.connect() as cluster:
-            await find_device(cluster, node, device)
-            return await probe_device(session, cluster, node, device, timeout)
+            await find_device_for_command(cluster, node, device)
+            return await probe_device_by_command(session, cluster, node, device, timeout)
 
     answer = asyncio.run(run())
     if answer.outcome == "Succeeded":
@@ -110,7 +112,7 @@ def quarantine(session: Session, node: str, device: str, why: str) -> None:
 
     async def run() -> list[str]:
         async with session.connect() as cluster:
-            found = await find_device(cluster, node, device)
+            found = await find_device_for_command(cluster, node, device)
             before = found.quarantine.get(device)
             if before is not None:
                 raise Refusal(
@@ -173,7 +175,7 @@ def release(session: Session, node: str, device: str, resource: str, after_probe
 
     async def give_back() -> str:
         async with session.connect() as cluster:
-            return await release_resource(cluster, node, resource)
+            return await release_device_resource_by_command(cluster, node, resource)
 
     if resource:
         click.echo(asyncio.run(give_back()))
@@ -181,16 +183,16 @@ def release(session: Session, node: str, device: str, resource: str, after_probe
 
     async def run() -> str:
         async with session.connect() as cluster:
-            found = await find_device(cluster, node, device)
+            found = await find_device_for_command(cluster, node, device)
             if device not in found.quarantine:
                 raise Refusal(
                     "NotQuarantined", f"{device} of {node} is not quarantined.", "See `remuda devices -o wide`."
                 )
             if after_probe:
-                answer = await probe_device(session, cluster, node, device, timeout)
+                answer = await probe_device_by_command(session, cluster, node, device, timeout)
                 if answer.outcome != "Succeeded":
                     return f"{answer.reason or answer.outcome}: {answer.message}"
-                found = await find_device(cluster, node, device)
+                found = await find_device_for_command(cluster, node, device)
             else:
                 await _check_no_incident_keeps_it(cluster, node, device, found.quarantine[device].incident)
             when = Preconditions(resource_version=found.metadata.resource_version)
@@ -222,7 +224,7 @@ async def _check_no_incident_keeps_it(cluster: Cluster, node: str, device: str, 
         )
 
 
-async def release_resource(cluster: Cluster, node: str, resource: str) -> str:
+async def release_device_resource_by_command(cluster: Cluster, node: str, resource: str) -> str:
     """What became of it. Refused when it is not withheld there."""
     from remuda.api.devices import NodeDevices
     from remuda.cli.lookup import find_node

@@ -47,7 +47,7 @@ class DeviceRows:
         if not self._ledger:
             yield Text("No devices. Nodes report theirs when they start.")
             return
-        columns, hidden = fitting_columns(self._columns(), options.max_width)
+        columns, hidden = fitting_device_table_columns(self._columns(), options.max_width)
         table = plain_table(*(c.title for c in columns), right=("SINCE", "NUMA"))
         for number, entry in enumerate(self._ledger):
             table.add_row(*(self._cell(c.title, c.cells[number], entry) for c in columns))
@@ -91,7 +91,7 @@ class DeviceRows:
         return Text(text, style="dim") if text == NOTHING else text
 
 
-def fitting_columns(columns: Sequence[Column], width: int) -> tuple[list[Column], list[str]]:
+def fitting_device_table_columns(columns: Sequence[Column], width: int) -> tuple[list[Column], list[str]]:
     """The columns that fit, and the titles of those that do not."""
     kept, hidden = list(columns), list[str]()
     for leaving in _LEAVING:

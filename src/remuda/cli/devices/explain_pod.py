@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from remuda.cli.output import is_document, output_option, plain_table, print_document, print_screen
+from remuda.cli.output import is_document_output_form, output_option, plain_table, print_document, print_screen
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def explain_pod_command(session: Session, name: str, form: str) -> int:
         return pod, explain_pod_start(pod, asked, nodes, devices, to_time(session.clock()))
 
     pod, steps = asyncio.run(look())
-    if is_document(form):
+    if is_document_output_form(form):
         print_document(form, pod_steps_document(pod, steps))
     else:
         print_screen(render_pod_steps(pod, steps, plain=not make_console().encoding.lower().startswith("utf")))

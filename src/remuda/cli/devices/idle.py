@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from remuda.cli.output import is_document, output_option, plain_table, print_document, print_screen
+from remuda.cli.output import is_document_output_form, output_option, plain_table, print_document, print_screen
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def idle(session: Session, form: str) -> None:
     found = asyncio.run(look())
     if session.asked_namespace:
         found = [each for each in found if each.pod.namespace == session.asked_namespace]
-    if is_document(form):
+    if is_document_output_form(form):
         print_document(form, idle_document(found))
     else:
         print_screen(render_idle(found, session.clock(), wide=form == "wide"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from remuda.cli.output import is_document, make_console, output_option, print_document, print_screen
+from remuda.cli.output import is_document_output_form, make_console, output_option, print_document, print_screen
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ZONE_LABEL = "topology.kubernetes.io/zone"
 
 
-def node_place(
+def node_place_for_topology_screen(
     devices: NodeDevices,
     node: Node | None,
     pods: list[Pod],
@@ -32,7 +32,7 @@ def node_place(
 ) -> NodePlace:
     from remuda.api.conditions import is_condition_true
     from remuda.api.errors import Refusal
-    from remuda.cli.devices.device_list import ledger_entries
+    from remuda.cli.devices.device_list import device_list_entries
     from remuda.cli.devices.topology_screen import NodePlace
     from remuda.core.devices.observed_model import machine_model_of
     from remuda.runtime.up_config import RACK_LABEL
@@ -60,20 +60,20 @@ def node_place(
         status=status,
         domains=tuple((level, labels[key]) for level, key in levels if labels.get(key)),
         fabric=labels.get(machine.fabric.label, "") if machine.fabric else "",
-        entries=tuple(ledger_entries([node] if node else [], [devices], pods)),
+        entries=tuple(device_list_entries([node] if node else [], [devices], pods)),
     )
 
 
-def own_machine_models(session: Session) -> list[MachineModel]:
+def topology_command_machine_models(session: Session) -> list[MachineModel]:
     """The model file the cluster of the state directory was made with, if it was and if it is still there."""
     from remuda.api.errors import Refusal
-    from remuda.runtime.machine_model_files import is_model_path, machine_model
+    from remuda.runtime.machine_model_files import names_machine_model_file, resolve_machine_model_file
 
     remembered = session.state.remembered() if session.is_embedded else None
-    if remembered is None or not is_model_path(remembered.model):
+    if remembered is None or not names_machine_model_file(remembered.model):
         return []
     try:
-        return [machine_model(remembered.model)]
+        return [resolve_machine_model_file(remembered.model)]
     except Refusal:
         return []  # the node's own report has to do
 
@@ -94,9 +94,9 @@ def topology(session: Session, node: str | None, model: str | None, form: str) -
     -o json prints {node, model, domains, fabric, devices: [...], nics: [...], links: {device: {device or NIC: class}}}.
     """
     from remuda.api.errors import Refusal
-    from remuda.runtime.machine_model_files import machine_model
+    from remuda.runtime.machine_model_files import resolve_machine_model_file
 
-    forced = machine_model(model) if model else None
+    forced = resolve_machine_model_file(model) if model else None
     if node is None:
         if forced is None:
             raise Refusal(
@@ -118,7 +118,7 @@ async def _read_place(session: Session, name: str, forced: MachineModel | None) 
         pods = (await cluster.list(Pod)).items
     node = next((n for n in nodes if n.name == name), None)
     here = [p for p in pods if p.spec.node_name == name]
-    return node_place(devices, node, here, own_machine_models(session), forced)
+    return node_place_for_topology_screen(devices, node, here, topology_command_machine_models(session), forced)
 
 
 def _print_topology(place: NodePlace, session: Session, form: str) -> None:
@@ -127,7 +127,7 @@ def _print_topology(place: NodePlace, session: Session, form: str) -> None:
 
     from remuda.cli.devices.topology_screen import MatrixView, render_topology_tree, slices_line, topology_document
 
-    if is_document(form):
+    if is_document_output_form(form):
         return print_document(form, topology_document(place))
     plain = not make_console().encoding.lower().startswith("utf")
     parts = [render_topology_tree(place, session.clock(), plain=plain), Text(), MatrixView(place)]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from remuda.cli.devices.device_list import GLYPHS, LedgerScreenEntry, device_condition
+from remuda.cli.devices.device_list import GLYPHS, LedgerScreenEntry, shown_device_condition
 from remuda.cli.output import plain_table
 from remuda.cli.text import age_text, plural_text
-from remuda.core.devices.links import device_pair_class, host_path_class, link_bandwidth
+from remuda.core.devices.links import device_pair_class, link_bandwidth, machine_model_path_class
 from remuda.core.devices.machine_models import DeviceModel, MachineModel, NicModel
 from remuda.core.devices.mig import count_slices_that_fit
 
@@ -51,11 +51,11 @@ class NodePlace(msgspec.Struct, frozen=True):
         return next((e for e in self.entries if e.row.device == device), None)
 
 
-def link_matrix(machine: MachineModel) -> dict[str, dict[str, str]]:
+def topology_screen_link_matrix(machine: MachineModel) -> dict[str, dict[str, str]]:
     """device -> (device or NIC) -> class."""
     return {
         a.id: {b.id: device_pair_class(machine, a.index, b.index) for b in machine.devices}
-        | {nic.name: host_path_class(a, nic) for nic in machine.nics}
+        | {nic.name: machine_model_path_class(a, nic) for nic in machine.nics}
         for a in machine.devices
     }
 
@@ -65,7 +65,7 @@ class MatrixView:
 
     def __init__(self, place: NodePlace) -> None:
         self._place = place
-        self._cells = link_matrix(place.machine)
+        self._cells = topology_screen_link_matrix(place.machine)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
@@ -117,7 +117,7 @@ def link_legend(machine: MachineModel) -> RenderableType:
     """A line for each class the matrix shows."""
     from rich.text import Text
 
-    shown = {name for row in link_matrix(machine).values() for name in row.values()}
+    shown = {name for row in topology_screen_link_matrix(machine).values() for name in row.values()}
     table = plain_table("", "")
     table.show_header = False
     direct: dict[str, str] = {}
@@ -239,7 +239,7 @@ def _topology_device_line(entry: LedgerScreenEntry, memory: str, now: float, pla
     from rich.text import Text
 
     row = entry.row
-    glyph, ascii_glyph, style, word = GLYPHS[device_condition(entry)]
+    glyph, ascii_glyph, style, word = GLYPHS[shown_device_condition(entry)]
     line = Text(f"{ascii_glyph if plain else glyph} ", style=style)
     line.append(entry.row.device, style="" if row.state == "Healthy" else style)
     if memory != "0.0 GiB":
@@ -290,5 +290,5 @@ def topology_document(place: NodePlace) -> dict[str, Any]:
             for d in machine.devices
         ],
         "nics": msgspec.to_builtins(machine.nics),
-        "links": link_matrix(machine),
+        "links": topology_screen_link_matrix(machine),
     }

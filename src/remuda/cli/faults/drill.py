@@ -12,10 +12,10 @@ import click
 
 from remuda.api.drills import DRILLS, Aim, DrillKind, DrillKindFacts
 from remuda.cli.durations import DURATION
-from remuda.cli.faults.drill_target import DEFAULT_CODE, DrillTarget, aim_drill, unknown_code_note
+from remuda.cli.faults.drill_target import DEFAULT_CODE, DrillTarget, aim_drill, unknown_drill_code_option_note
 from remuda.cli.output import (
-    is_document,
-    object_body,
+    is_document_output_form,
+    output_object_document,
     output_option,
     plain_table,
     print_document,
@@ -50,7 +50,7 @@ def list_drills(session: Session, form: str) -> None:
 
     -o json prints {"drills": [{type, target, does, example, undo}]}.
     """
-    if is_document(form):
+    if is_document_output_form(form):
         kinds = [
             {"type": k.value, "target": f.aim.value, "does": f.does, "example": _example_command(f), "undo": f.undoing}
             for k, f in DRILLS.items()
@@ -221,17 +221,17 @@ async def _carry_out_drill(session: Session, kind: DrillKind, target: DrillTarge
         spec = aim_drill(kind, job, target, session.namespace)
         if spec.node:
             await _check_device_option(await find_node(cluster, spec.node), spec)
-        if spec.code and (note := unknown_code_note(spec.code)):
+        if spec.code and (note := unknown_drill_code_option_note(spec.code)):
             click.echo(f"note: {note}", err=True)
         body = Drill(metadata=ObjectMeta(generate_name=f"{kind.value}-"), spec=spec)
         validate(body)
         made = await cluster.create(Drill, body)
         done = await _await_drill(cluster, made)
-    if is_document(form):
-        print_document(form, object_body(done))
+    if is_document_output_form(form):
+        print_document(form, output_object_document(done))
     if done.status.phase != "Done":
         raise Refusal(done.status.reason or "DrillRefused", done.status.message or "The drill was refused.")
-    if not is_document(form):
+    if not is_document_output_form(form):
         who = f"{_victim_words(target)} of {target.name}: " if target.name else ""
         click.echo(f"Done: {who}{printable_line(done.status.message)}")
         click.echo(f"Watch: {session.command_line(f'job {target.name} -w' if target.name else 'devices')}")
@@ -258,10 +258,10 @@ async def _await_drill(cluster: Cluster, made: Drill, phase: str = "") -> Drill:
     """The drill once it was carried out or refused; with `phase`, once it has got that far. A drill that nobody has taken by then
     is withdrawn: it must not happen later, when nobody expects it."""
     from remuda.api.drills import Drill
-    from remuda.api.selectors import parse_field_selector
+    from remuda.api.selectors import parse_api_field_selector
     from remuda.cli.errors import Failed
 
-    fields = parse_field_selector(f"metadata.name={made.name}")
+    fields = parse_api_field_selector(f"metadata.name={made.name}")
     noting = asyncio.get_running_loop().call_later(NOTE_AFTER_S, _note_waiting, made)
     last = made
     try:

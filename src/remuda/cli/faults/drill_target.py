@@ -47,7 +47,7 @@ def parse_fault_code_option(text: str) -> str:
     return code
 
 
-def unknown_code_note(code: str) -> str:
+def unknown_drill_code_option_note(code: str) -> str:
     """What becomes of a device with a code that the fault table does not know; "" for a known one."""
     from remuda.core.devices.fault_codes import fault_table
 
@@ -65,10 +65,10 @@ def _check_number_option(number: float | None, least: float, most: float, name: 
         raise Refusal(reason, f"--{name} {number:g} is out of range.", f"Give a number from {least:g} to {most}.")
 
 
-def pod_meant_by_options(job: TrainingJob, target: DrillTarget) -> Member | SparePod:
+def pod_meant_by_drill_options(job: TrainingJob, target: DrillTarget) -> Member | SparePod:
     """The member or spare of the job that is meant."""
     from remuda.api.errors import Refusal
-    from remuda.cli.text import number_ranges_text
+    from remuda.cli.text import printed_number_ranges
 
     status = job.status
     if job.is_finished:
@@ -90,7 +90,7 @@ def pod_meant_by_options(job: TrainingJob, target: DrillTarget) -> Member | Spar
         )
     member = next((m for m in status.members if m.rank == target.rank), None)
     if member is None:
-        ranks = number_ranges_text([m.rank for m in status.members])
+        ranks = printed_number_ranges([m.rank for m in status.members])
         raise Refusal("RankNotFound", f"`{job.name}` has no rank {target.rank}.", f"Ranks: {ranks}.")
     return member
 
@@ -102,7 +102,7 @@ def aim_drill(kind: DrillKind, job: TrainingJob | None, target: DrillTarget, nam
     from remuda.api.names import RESOURCE_GPU
 
     facts = DRILLS[kind]
-    where = pod_meant_by_options(job, target) if job is not None else None
+    where = pod_meant_by_drill_options(job, target) if job is not None else None
     node = where.node if where else target.node
     _check_number_option(target.times, 1, 100_000, "times")
     _check_number_option(target.factor, 1, 100, "factor")

@@ -19,8 +19,8 @@ from remuda.api.meta import to_seconds
 from remuda.api.training import Remedy
 from remuda.cli.output import plain_table
 from remuda.cli.text import NOTHING, age_text, compact_names, duration_text, plural_text
-from remuda.core.incidents.names import incident_subject_words
-from remuda.core.incidents.summary import CauseTotals, device_hours_out
+from remuda.core.incidents.names import incident_subject_name
+from remuda.core.incidents.summary import CauseTotals, device_hours_lost_to_incident
 from remuda.core.remedies.remedy_keys import is_verify_key, is_workload_remedy_key, names_action
 
 # kind of moment -> (glyph, plain glyph, style), in the order in which moments of the same time are told.
@@ -141,7 +141,7 @@ def render_incidents(incidents: Sequence[Incident], now: float, width: int = WID
             status.verdict.reason or NOTHING,
             incident_state_text(incident),
             remedy_words(incident),
-            *((gpu_hours_text(status.lost_gpu_hours),) if cost else ()),
+            *((incident_screen_gpu_hours(status.lost_gpu_hours),) if cost else ()),
             *more,
         )
     return table
@@ -155,8 +155,8 @@ def render_incident_summary(rows: Sequence[CauseTotals]) -> RenderableType:
             Text(row.cause, style="bold" if row.cause == "total" else ""),
             str(row.count),
             str(row.open),
-            gpu_hours_text(row.lost_gpu_hours),
-            gpu_hours_text(row.device_hours_out),
+            incident_screen_gpu_hours(row.lost_gpu_hours),
+            incident_screen_gpu_hours(row.device_hours_out),
             NOTHING if row.cured_seconds is None else duration_text(row.cured_seconds),
             NOTHING if row.between_seconds is None else duration_text(row.between_seconds),
         )
@@ -249,7 +249,7 @@ def _end_words(hit: Affected) -> str:
 
 def _remedy_moments(record: RemedyRecord, first: datetime | None) -> Iterator[TimelineMoment]:
     target = f" for {record.target}" if record.target else ""
-    price = f", price {gpu_hours_text(record.price_gpu_hours)} GPU-hours" if record.price_gpu_hours else ""
+    price = f", price {incident_screen_gpu_hours(record.price_gpu_hours)} GPU-hours" if record.price_gpu_hours else ""
     via = f" ({record.via})" if record.via else ""
     if record.outcome in _NEVER_TAKEN:
         why = record.message or record.reason
@@ -270,7 +270,7 @@ def _remedy_moments(record: RemedyRecord, first: datetime | None) -> Iterator[Ti
         return
     took = _elapsed_words(record.started_at, record.ended_at)
     after = f" after {took}" if took not in (NOTHING, "0s") else ""
-    lost = f", {gpu_hours_text(record.lost_gpu_hours)} GPU-hours lost" if record.lost_gpu_hours else ""
+    lost = f", {incident_screen_gpu_hours(record.lost_gpu_hours)} GPU-hours lost" if record.lost_gpu_hours else ""
     good = record.outcome is RemedyOutcome.SUCCEEDED
     reason = "" if good or not record.reason else f" ({record.reason})"
     yield TimelineMoment(
@@ -315,16 +315,18 @@ def _incident_facts(incident: Incident, now: float) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     uuid = f" ({status.device_uuid})" if status.device_uuid else ""
-    table.add_row("Subject", f"{subject.kind} {incident_subject_words(subject)}{uuid}")
+    table.add_row("Subject", f"{subject.kind} {incident_subject_name(subject)}{uuid}")
     verdict = status.verdict
     if verdict.reason:
         state = f"{verdict.state} " if subject.device else ""
         asks = f", needs {verdict.remedy}" if verdict.remedy not in ("", "None") else ""
         source = f", reported by {verdict.source}" if verdict.source else ""
         table.add_row("Verdict", f"{state}{verdict.reason}{source}{asks}; cause {verdict.cause or 'unknown'}")
-    lost = f"{gpu_hours_text(status.lost_gpu_hours)} GPU-hours of training"
-    if (out := device_hours_out(incident, now)) > 0:
-        lost += f"; {plural_text(status.devices, 'device')} out of use for {gpu_hours_text(out)} device-hours"
+    lost = f"{incident_screen_gpu_hours(status.lost_gpu_hours)} GPU-hours of training"
+    if (out := device_hours_lost_to_incident(incident, now)) > 0:
+        lost += (
+            f"; {plural_text(status.devices, 'device')} out of use for {incident_screen_gpu_hours(out)} device-hours"
+        )
     table.add_row("Cost", lost)
     if status.soak_until is not None:
         table.add_row("Soak", f"until {status.soak_until:%H:%M:%S}")
@@ -362,7 +364,7 @@ def _since_first_signal(began: datetime, at: datetime) -> str:
     return f"-{duration_text(-seconds)}" if seconds < -0.005 else f"+{duration_text(seconds)}"
 
 
-def gpu_hours_text(number: float) -> str:
+def incident_screen_gpu_hours(number: float) -> str:
     """Two digits, and more of what would otherwise look like nothing."""
     return f"{number:,.2f}" if number == 0 or number >= 0.01 else f"{number:.4f}"
 

@@ -10,10 +10,10 @@ import click
 
 from remuda.cli.durations import parse_duration_option
 from remuda.cli.output import (
-    is_document,
-    list_body,
+    is_document_output_form,
     make_console,
-    object_body,
+    output_list_document,
+    output_object_document,
     output_option,
     print_document,
     print_screen,
@@ -55,7 +55,7 @@ def choose_incidents(
     return sorted(found, key=lambda i: (-incident_began_at(i), i.name))
 
 
-def fold_incident_parts(incidents: Sequence[Incident]) -> list[Incident]:
+def fold_parts_in_incident_table(incidents: Sequence[Incident]) -> list[Incident]:
     """Without parts of another in the list: that one tells of them, and says how many. Those that ask an operator stay."""
     from remuda.api.incidents import RemedyOutcome
 
@@ -123,17 +123,17 @@ def incidents(
     found = choose_incidents(asyncio.run(look()), now, which=which, node=node, job=job, since_s=span)
     if summary:
         rows = summarise_incidents(found, now)
-        if is_document(form):
+        if is_document_output_form(form):
             print_document(form, {"causes": [msgspec.to_builtins(row) for row in rows]})
         else:
             print_screen(render_incident_summary(rows))
         return
-    if is_document(form):
-        print_document(form, list_body(found))
+    if is_document_output_form(form):
+        print_document(form, output_list_document(found))
     elif not found:
         click.echo("No incidents are open." if only_open else "No incidents. --all lists old ones.")
     else:
-        shown = found if every or node or job else fold_incident_parts(found)
+        shown = found if every or node or job else fold_parts_in_incident_table(found)
         print_screen(render_incidents(shown, now, make_console().width, wide=form == "wide"))
         if len(shown) < len(found):
             click.echo(f"{len(found) - len(shown)} more are parts of these; --all or --node NAME lists them.")
@@ -161,8 +161,8 @@ def incident(session: Session, name: str, dismiss: str | None, form: str) -> Non
             return await _dismiss_incident(cluster, found, dismiss.strip()) if dismiss is not None else found
 
     found = asyncio.run(look())
-    if is_document(form):
-        print_document(form, object_body(found))
+    if is_document_output_form(form):
+        print_document(form, output_object_document(found))
     elif dismiss is not None:
         click.echo(f"{found.name} is dismissed and will be closed.")
     else:

@@ -13,10 +13,10 @@ import click
 
 from remuda.cli.faults.policy_screen import render_policies, render_policy, render_what_if
 from remuda.cli.output import (
-    is_document,
-    list_body,
+    is_document_output_form,
     make_console,
-    object_body,
+    output_list_document,
+    output_object_document,
     output_option,
     print_document,
     print_screen,
@@ -39,8 +39,8 @@ def policies(session: Session, form: str) -> None:
     """List remedy policies: what they apply to, mode, limits in use, state. -o json and yaml print them as stored."""
     from remuda.cli.text import plural_text
 
-    if is_document(form):
-        print_document(form, list_body(asyncio.run(_list_policies(session))))
+    if is_document_output_form(form):
+        print_document(form, output_list_document(asyncio.run(_list_policies(session))))
         return
     found = asyncio.run(_policies_with_status(session))
     now = session.clock()
@@ -73,8 +73,8 @@ def policy(session: Session, name: str, what_if: tuple[str, str, str] | None, co
     from remuda.cli.faults.drill_target import parse_fault_code_option
 
     if what_if is None:
-        if is_document(form):
-            print_document(form, object_body(asyncio.run(_get_policy(session, name))))
+        if is_document_output_form(form):
+            print_document(form, output_object_document(asyncio.run(_get_policy(session, name))))
         else:
             found = asyncio.run(_policy_with_status(session, name))
             print_screen(render_policy(found, session.clock()))
@@ -86,7 +86,7 @@ def policy(session: Session, name: str, what_if: tuple[str, str, str] | None, co
         )
     code = parse_fault_code_option(code)
     answer = asyncio.run(ask_what_if(session, name, node, device, code))
-    if is_document(form):
+    if is_document_output_form(form):
         import msgspec
 
         print_document(form, msgspec.to_builtins(answer))
@@ -155,7 +155,7 @@ async def ask_what_if(session: Session, name: str, node_name: str, device: str, 
     from remuda.api.names import LABEL_CLIQUE
     from remuda.api.selectors import labels_equal
     from remuda.cli.lookup import find_node
-    from remuda.core.remedies.drain import recycle_domain
+    from remuda.core.remedies.drain import domain_recycled_by_remedy
     from remuda.core.remedies.what_if import what_if_remedies
 
     async with session.connect() as cluster:
@@ -169,7 +169,7 @@ async def ask_what_if(session: Session, name: str, node_name: str, device: str, 
         peers: list[Node] = (
             (await cluster.list(Node, labels=labels_equal({LABEL_CLIQUE: clique}))).items if clique else []
         )
-        domain = recycle_domain(node, ledger, peers)
+        domain = domain_recycled_by_remedy(node, ledger, peers)
         ledgers: dict[str, NodeDevices] = {node_name: ledger}
         for peer in domain.nodes:
             if peer not in ledgers:
@@ -228,10 +228,10 @@ def policies_in_file(text: str, source: str) -> list[RemedyPolicy]:
     from remuda.api.errors import Refusal
     from remuda.api.remedies import RemedyPolicy
     from remuda.api.validation.validate import validate
-    from remuda.cli.jobs.manifest import parse_yaml_documents
+    from remuda.cli.jobs.manifest import parse_manifest_documents
 
     found: list[RemedyPolicy] = []
-    for body in parse_yaml_documents(text, source):
+    for body in parse_manifest_documents(text, source):
         _check_policy_kind(body, source)
         body = {name: value for name, value in body.items() if name != "status"}
         policy = decode_strict(RemedyPolicy, body)

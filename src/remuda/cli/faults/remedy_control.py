@@ -115,13 +115,13 @@ async def _write_approval(session: Session, name: str, remedy: str | None, *, gr
 def approval_effect(incident: Incident, key: str) -> str:
     """When an approved remedy starts. A yes lifts no limit and ends no soak, so what stands in the way is said with it."""
     from remuda.api.incidents import IncidentPhase, RemedyOutcome
-    from remuda.core.remedies.remedy_keys import is_recheck_key
+    from remuda.core.remedies.remedy_keys import is_remedy_key_of_recheck
     from remuda.core.remedies.rungs import device_remedies
 
     status = incident.status
     records = [r for r in device_remedies(status.remedies).values() if r.key != key]
     held = next((r for r in records if r.outcome is RemedyOutcome.HELD_BACK), None)
-    if is_recheck_key(key):
+    if is_remedy_key_of_recheck(key):
         return "If the device passes the probe and its soak, it is put back into use."
     if held is not None:
         return f"It does not start yet: {held.key} is held back ({held.reason}). {held.message}".rstrip()
@@ -133,13 +133,13 @@ def approval_effect(incident: Incident, key: str) -> str:
 def _remedy_meant(incident: Incident, remedy: str | None, *, granted: bool) -> str:
     """Which remedy is meant."""
     from remuda.api.errors import Refusal
-    from remuda.core.remedies.remedy_keys import is_recheck_key, recheck_key
-    from remuda.core.remedies.rungs import device_remedies, ladder_has_ended, needs_approval
+    from remuda.core.remedies.remedy_keys import is_remedy_key_of_recheck, remedy_key_of_recheck
+    from remuda.core.remedies.rungs import are_remedies_exhausted, device_remedies, remedy_needs_approval
 
     if not incident.is_open:
         raise Refusal("IncidentClosed", f"{incident.name} is closed.", "`remuda incidents --open` lists the open ones.")
     records = device_remedies(incident.status.remedies)
-    waiting = [key for key, r in records.items() if needs_approval(r)]
+    waiting = [key for key, r in records.items() if remedy_needs_approval(r)]
     if remedy is not None:
         if remedy in records and remedy not in waiting:
             outcome = records[remedy].outcome
@@ -151,9 +151,9 @@ def _remedy_meant(incident: Incident, remedy: str | None, *, granted: bool) -> s
         return remedy
     if waiting:
         return waiting[-1]
-    if granted and ladder_has_ended(incident) and incident.spec.subject.device:
-        asked = [a for a in incident.spec.approvals if is_recheck_key(a.remedy)]
-        return recheck_key(len(asked) + 1)
+    if granted and are_remedies_exhausted(incident) and incident.spec.subject.device:
+        asked = [a for a in incident.spec.approvals if is_remedy_key_of_recheck(a.remedy)]
+        return remedy_key_of_recheck(len(asked) + 1)
     raise Refusal(
         "NothingWaits", f"Nothing in {incident.name} waits for approval.", f"See `remuda incident {incident.name}`."
     )

@@ -9,12 +9,12 @@ import asyncio
 
 import click
 
-from remuda.cli.input_files import train_example
+from remuda.cli.input_files import train_example_with_input_file
 from remuda.cli.output import (
-    is_document,
-    list_body,
+    is_document_output_form,
     make_console,
-    object_body,
+    output_list_document,
+    output_object_document,
     output_option,
     print_document,
     print_screen,
@@ -39,10 +39,12 @@ def jobs(session: Session, all_namespaces: bool, form: str) -> None:
             return (await cluster.list(TrainingJob, "" if all_namespaces else session.namespace)).items
 
     found = asyncio.run(look())
-    if is_document(form):
-        print_document(form, list_body(found))
+    if is_document_output_form(form):
+        print_document(form, output_list_document(found))
     elif not found:
-        click.echo(f"No jobs. Start one: {session.command_line(train_example('--gpus 1', is_real=session.is_real))}")
+        click.echo(
+            f"No jobs. Start one: {session.command_line(train_example_with_input_file('--gpus 1', is_real=session.is_real))}"
+        )
     else:
         wide = form == "wide" or all_namespaces
         print_screen(render_jobs(found, session.clock(), make_console().width, wide=wide))
@@ -73,8 +75,8 @@ def job(session: Session, name: str, watch: bool, form: str) -> int:
             if watch:
                 await find_job(cluster, name, session.namespace)
                 return await follow_job(session, cluster, name, form)
-            if is_document(form):
-                print_document(form, object_body(await find_job(cluster, name, session.namespace)))
+            if is_document_output_form(form):
+                print_document(form, output_object_document(await find_job(cluster, name, session.namespace)))
             else:
                 picture = await find_job_picture(cluster, name, session.namespace, session.clock)
                 print_screen(render_job(picture, make_console().width, wide=form == "wide"))
@@ -101,11 +103,11 @@ def delete(session: Session, names: tuple[str, ...], form: str) -> None:
                 await find_job(cluster, name, session.namespace)
             for name in names:
                 await cluster.delete(TrainingJob, name, session.namespace)
-                if not is_document(form):
+                if not is_document_output_form(form):
                     click.echo(f"Deleted job {name}; pods of it that still run are being stopped.")
 
     asyncio.run(act())
-    if is_document(form):
+    if is_document_output_form(form):
         print_document(form, {"deleted": list(names)})
 
 
@@ -186,10 +188,10 @@ def _set_suspend(
                 _echo_unless_document(form, f"Job {job.name} {words}. Follow it: {follow}")
 
     asyncio.run(act())
-    if is_document(form):
+    if is_document_output_form(form):
         print_document(form, {"suspended" if suspend else "resumed": list(names)})
 
 
 def _echo_unless_document(form: str, text: str) -> None:
-    if not is_document(form):
+    if not is_document_output_form(form):
         click.echo(text)

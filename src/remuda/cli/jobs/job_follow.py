@@ -17,14 +17,14 @@ from typing import Any
 from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.names import LABEL_GANG
-from remuda.api.selectors import labels_equal, parse_field_selector
+from remuda.api.selectors import labels_equal, parse_api_field_selector
 from remuda.api.training import TrainingJob
 from remuda.cli.allowed import list_if_allowed
 from remuda.cli.errors import FAILED, Failed
-from remuda.cli.jobs.job_screen import JobPicture, render_job, take_job_picture
+from remuda.cli.jobs.job_screen import JobPicture, render_job, take_job_screen_picture
 from remuda.cli.jobs.recovery_screen import job_transition_lines
-from remuda.cli.output import make_console, object_body
-from remuda.cli.program_logs import show_logs
+from remuda.cli.output import make_console, output_object_document
+from remuda.cli.program_logs import show_program_logs
 from remuda.cli.session import Session
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
@@ -34,9 +34,9 @@ TICK_S = 1.0  # ages move even when nothing else does
 _CHROME_ROWS = 17  # lines of the picture that are not members: header, headings, the newest recoveries
 
 
-def silence_logs() -> None:
+def silence_logs_while_following_job() -> None:
     """Informers log what they retry; on a screen that is noise, and the command says itself when it gives up."""
-    show_logs(logging.CRITICAL)
+    show_program_logs(logging.CRITICAL)
 
 
 class JobFollower:
@@ -46,7 +46,7 @@ class JobFollower:
         self.name, self.namespace = name, namespace
         self.changed = asyncio.Event()
         self._cluster, self._clock = cluster, clock
-        self._jobs = Informer(cluster, TrainingJob, namespace, fields=parse_field_selector(f"metadata.name={name}"))
+        self._jobs = Informer(cluster, TrainingJob, namespace, fields=parse_api_field_selector(f"metadata.name={name}"))
         self._pods = Informer(cluster, Pod, namespace, labels=labels_equal({LABEL_GANG: name}))
         self._devices = Informer(cluster, NodeDevices)
         self._nodes: list[Node] = []
@@ -79,7 +79,7 @@ class JobFollower:
         job = self.job
         if job is None:
             return None
-        return take_job_picture(job, self._pods.items(), self._devices.items(), self._nodes, self._clock())
+        return take_job_screen_picture(job, self._pods.items(), self._devices.items(), self._nodes, self._clock())
 
     async def next_change(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -90,7 +90,7 @@ class JobFollower:
 
 async def follow_job(session: Session, cluster: Cluster, name: str, form: str = "table") -> int:
     """Until the job ends; 0 when it succeeded, 1 when not."""
-    silence_logs()
+    silence_logs_while_following_job()
     following = JobFollower(cluster, name, session.namespace, session.clock)
     async with following.running():
         if form == "table" and sys.stdout.isatty():
@@ -131,7 +131,7 @@ async def _print_transitions(session: Session, following: JobFollower, form: str
             return
         if form == "json":
             if job != seen:
-                print(json.dumps(object_body(job)), flush=True)
+                print(json.dumps(output_object_document(job)), flush=True)
         else:
             for line in job_transition_lines(seen, job):
                 print(f"{strftime('%H:%M:%S', localtime(session.clock()))} {job.name} {line}", flush=True)

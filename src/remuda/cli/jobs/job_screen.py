@@ -46,7 +46,7 @@ class JobPicture(msgspec.Struct, frozen=True):
     now: float
 
 
-def take_job_picture(
+def take_job_screen_picture(
     job: TrainingJob, pods: Iterable[Pod], devices: Iterable[NodeDevices], nodes: Iterable[Node], now: float
 ) -> JobPicture:
     uids = {m.uid for m in job.status.members} | {s.uid for s in job.status.spares}

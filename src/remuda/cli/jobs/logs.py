@@ -41,12 +41,12 @@ class ShownLogLines:
         return [last] if last else []
 
 
-def choose_log_sections(
+def job_log_sections_to_show(
     sections: Sequence[LogSection], job: str, rank: int | None, attempt: int | None
 ) -> list[LogSection]:
     """The sections meant, newest attempt unless one is named; a Refusal that says what there is."""
     from remuda.api.errors import Refusal
-    from remuda.cli.text import number_ranges_text
+    from remuda.cli.text import printed_number_ranges
 
     attempts = sorted({s.attempt for s in sections})
     if not attempts:
@@ -57,7 +57,7 @@ def choose_log_sections(
         raise Refusal(
             "AttemptNotFound",
             f"`{job}` has no logs of attempt {wanted}.",
-            f"Attempts with logs: {number_ranges_text(attempts)}.",
+            f"Attempts with logs: {printed_number_ranges(attempts)}.",
         )
     ranks = [s.rank for s in found if s.rank is not None]
     chosen = [s for s in found if rank is None or s.rank == rank]
@@ -65,7 +65,7 @@ def choose_log_sections(
         raise Refusal(
             "RankNotFound",
             f"`{job}` has no rank {rank} in attempt {wanted}.",
-            f"Ranks with logs: {number_ranges_text(ranks)}.",
+            f"Ranks with logs: {printed_number_ranges(ranks)}.",
         )
     return chosen
 
@@ -85,12 +85,12 @@ def render_rank_line(pod: str, rank: int | None, attempt: int | None, line: byte
 
 def log_lines_to_show(section: LogSection, count: int | None) -> Iterator[bytes]:
     """The section's lines, or its last `count`."""
-    from remuda.link.log_segments import log_tail_start
-    from remuda.link.rank_logs import read_log_pieces
+    from remuda.link.log_segments import log_segments_tail_start
+    from remuda.link.rank_logs import read_rank_log_pieces
 
-    start = section.start if count is None else log_tail_start(section.path, section.start, section.end, count)
+    start = section.start if count is None else log_segments_tail_start(section.path, section.start, section.end, count)
     lines = ShownLogLines()
-    for _, piece in read_log_pieces(section, start):
+    for _, piece in read_rank_log_pieces(section, start):
         yield from lines.feed(piece)
     yield from lines.rest()
 
@@ -113,12 +113,12 @@ def logs(
     from remuda.link.rank_logs import RankLogIndex
 
     if session.is_real:
-        from remuda.cli.jobs.pod_logs import print_pod_logs, refuse_attempt
+        from remuda.cli.jobs.pod_logs import print_pod_logs, refuse_pod_logs_attempt_option
 
         def render(prefix: bool) -> Callable[[str, int | None, bytes], str]:
             return lambda pod, of, line: render_rank_line(pod, of, None, line, prefix=prefix, form=form)
 
-        refuse_attempt(attempt)
+        refuse_pod_logs_attempt_option(attempt)
         asyncio.run(print_pod_logs(session, job, rank, tail, follow=follow, render=render))
         return
     root = session.state.logs
@@ -127,14 +127,14 @@ def logs(
     if not sections:
         asyncio.run(_check_job_exists(session, root, job))
     if not follow:
-        chosen = choose_log_sections(sections, job, rank, attempt)
+        chosen = job_log_sections_to_show(sections, job, rank, attempt)
         prefix = rank is None and len({s.rank for s in chosen}) > 1
         for section in chosen:
             for line in log_lines_to_show(section, tail):
                 click.echo(render_log_line(section, line, prefix=prefix, form=form))
         return
     if sections and (rank is not None or attempt is not None):
-        choose_log_sections(sections, job, rank, attempt)
+        job_log_sections_to_show(sections, job, rank, attempt)
     newest = max((s.attempt for s in sections), default=0)
     follower = LogFollower(index, rank, attempt, attempt if attempt is not None else newest, tail, form)
     asyncio.run(_follow_logs(session, job, follower))
@@ -158,7 +158,7 @@ class LogFollower:
 
     def print_new(self, *, last: bool) -> bool:
         """True when something was there."""
-        from remuda.link.rank_logs import read_log_pieces
+        from remuda.link.rank_logs import read_rank_log_pieces
 
         first_look, found = not self._read, False
         for section in self._wanted():
@@ -169,7 +169,7 @@ class LogFollower:
                 self._read[key] = section.end
                 continue
             lines = self._lines.setdefault(key, ShownLogLines())
-            for at, piece in read_log_pieces(section, self._read.get(key, section.start)):
+            for at, piece in read_rank_log_pieces(section, self._read.get(key, section.start)):
                 self._read[key] = at + len(piece)
                 found = True
                 for line in lines.feed(piece):
@@ -198,9 +198,9 @@ async def _follow_logs(session: Session, job: str, follower: LogFollower) -> Non
         follower.print_new(last=False)
         follower.print_new(last=True)
         return
-    from remuda.cli.jobs.job_follow import silence_logs
+    from remuda.cli.jobs.job_follow import silence_logs_while_following_job
 
-    silence_logs()
+    silence_logs_while_following_job()
     async with session.connect() as cluster:
         ended = asyncio.create_task(_wait_job_ended(session, cluster, job))
         try:
@@ -243,11 +243,11 @@ async def _find_job_uid(session: Session, job: str) -> str | None:
 async def _check_job_exists(session: Session, root: Path, job: str) -> None:
     """No logs at all: is the name wrong, or is it only too early?"""
     from remuda.cli.lookup import find_job, job_not_found
-    from remuda.link.rank_logs import log_path_name
+    from remuda.link.rank_logs import rank_log_directory_name
 
     if session.is_embedded and session.state.holder() is None:
         folder = root / session.namespace
-        names = sorted({log_path_name(p) for p in folder.iterdir()}) if folder.is_dir() else []
+        names = sorted({rank_log_directory_name(p) for p in folder.iterdir()}) if folder.is_dir() else []
         raise job_not_found(job, session.namespace, names)
     async with session.connect() as cluster:
         await find_job(cluster, job, session.namespace)

@@ -133,7 +133,7 @@ def checked_job(body: JsonObject) -> TrainingJob:
     return job
 
 
-def topology_option_label(asked: str) -> str:
+def job_topology_option_label(asked: str) -> str:
     """`rack` is short for the rack's label, `none` for no requirement; anything else is a label itself."""
     if asked == "rack":
         return RACK_LABEL
@@ -148,7 +148,7 @@ def topology_option_label(asked: str) -> str:
     return asked
 
 
-def parse_env(pairs: Iterable[str], outer: Mapping[str, str]) -> dict[str, str]:
+def parse_job_env_options(pairs: Iterable[str], outer: Mapping[str, str]) -> dict[str, str]:
     """K=V, or K alone for the value it has here."""
     env: dict[str, str] = {}
     for pair in pairs:
@@ -161,7 +161,7 @@ def parse_env(pairs: Iterable[str], outer: Mapping[str, str]) -> dict[str, str]:
     return env
 
 
-def parse_budgets(texts: Iterable[str]) -> dict[str, int]:
+def parse_job_budget_options(texts: Iterable[str]) -> dict[str, int]:
     """`code=5,device=10`; `unlimited` for no limit."""
     budgets: dict[str, int] = {}
     causes = [cause.value for cause in Cause]
@@ -218,7 +218,7 @@ def _yaml_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _yaml_mapping)
 
 
-def load_yaml_documents(text: str, source: str) -> list[Any]:
+def load_manifest_documents(text: str, source: str) -> list[Any]:
     """Everything between the `---` lines that is not empty."""
     try:
         return [d for d in yaml.load_all(text, Loader=_Loader) if d is not None]
@@ -230,9 +230,9 @@ def load_yaml_documents(text: str, source: str) -> list[Any]:
         ) from None
 
 
-def parse_yaml_documents(text: str, source: str) -> list[JsonObject]:
+def parse_manifest_documents(text: str, source: str) -> list[JsonObject]:
     """At least one mapping."""
-    documents = load_yaml_documents(text, source)
+    documents = load_manifest_documents(text, source)
     if not documents:
         raise Refusal("EmptyFile", f"{source} is empty.", "Write an object with apiVersion and kind.")
     for body in documents:
@@ -247,7 +247,7 @@ def parse_yaml_documents(text: str, source: str) -> list[JsonObject]:
 
 def parse_job_file(text: str, source: str) -> JsonObject:
     """The one document in `text`."""
-    documents = load_yaml_documents(text, source)
+    documents = load_manifest_documents(text, source)
     if not documents:
         raise Refusal("EmptyFile", f"{source} has no job in it.", "Write a TrainingJob, or use flags instead of -f.")
     if len(documents) > 1:

@@ -20,7 +20,7 @@ from remuda.api.selectors import labels_equal
 from remuda.cli.jobs.logs import ShownLogLines
 from remuda.cli.lookup import find_job
 from remuda.cli.session import Session
-from remuda.cli.text import number_ranges_text
+from remuda.cli.text import printed_number_ranges
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.rest_paths import rest_path
 from remuda.kube.client.transport import Request
@@ -36,7 +36,7 @@ class RankPod(msgspec.Struct, frozen=True):
     pod: str
 
 
-async def rank_pods(session: Session, cluster: HttpCluster, job: str, rank: int | None) -> list[RankPod]:
+async def rank_pods_of_shown_logs(session: Session, cluster: HttpCluster, job: str, rank: int | None) -> list[RankPod]:
     """The pods whose logs are meant, by rank; those that have none (spares, a job that has ended) come last."""
     found = await find_job(cluster, job, session.namespace)
     there = (await cluster.list(Pod, session.namespace, labels=labels_equal({LABEL_GANG: job}))).items
@@ -53,12 +53,12 @@ async def rank_pods(session: Session, cluster: HttpCluster, job: str, rank: int 
         return members
     chosen = [pod for pod in members if pod.rank == rank]
     if not chosen:
-        there_are = number_ranges_text([pod.rank for pod in members if pod.rank is not None])
+        there_are = printed_number_ranges([pod.rank for pod in members if pod.rank is not None])
         raise Refusal("RankNotFound", f"`{job}` has no rank {rank}.", f"Ranks with pods: {there_are or 'none'}.")
     return chosen
 
 
-def refuse_attempt(attempt: int | None) -> None:
+def refuse_pod_logs_attempt_option(attempt: int | None) -> None:
     if attempt is not None:
         raise Refusal(
             "AttemptsNotKept",
@@ -72,7 +72,7 @@ async def print_pod_logs(
 ) -> None:
     async with session.connect() as connected:
         cluster = cast(HttpCluster, connected)
-        pods = await rank_pods(session, cluster, job, rank)
+        pods = await rank_pods_of_shown_logs(session, cluster, job, rank)
         show = render(rank is None and len(pods) > 1)
 
         async def print_lines(pod: RankPod) -> None:

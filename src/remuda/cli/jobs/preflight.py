@@ -16,7 +16,7 @@ from remuda.api.codec import from_wire
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, PodSpec
-from remuda.api.training import Role, TrainingJob, gpus_of_role
+from remuda.api.training import Role, TrainingJob, gpus_in_role_spec
 from remuda.cli.text import plural_text
 from remuda.core.state.cluster_capacity import node_amounts, sum_capacity
 from remuda.core.training.gang_size import job_too_large
@@ -32,13 +32,13 @@ def job_name_taken(job: TrainingJob) -> Refusal:
     )
 
 
-def check_job_gpus(job: TrainingJob, devices: Iterable[NodeDevices]) -> None:
+def preflight_job_gpus(job: TrainingJob, devices: Iterable[NodeDevices]) -> None:
     """No pod may ask for more than the largest node has, whatever is free now."""
     largest = max((len(d.observed.devices) for d in devices), default=None)
     if largest is None:
         return
     for role in job.spec.roles:
-        asked = gpus_of_role(role)
+        asked = gpus_in_role_spec(role)
         if asked > largest:
             total = asked * role.replicas
             fix = f"Ask for at most {largest} GPUs per pod, and for more pods"
@@ -52,7 +52,7 @@ def check_job_gpus(job: TrainingJob, devices: Iterable[NodeDevices]) -> None:
             )
 
 
-def default_job_topology(
+def preflight_default_topology(
     replicas: int, spares: int, gpus: int, label: str, nodes: Iterable[Node], devices: Iterable[NodeDevices]
 ) -> tuple[str, str]:
     """(label or "", a note or ""). Gangs belong into one rack, unless no rack could ever hold them with their spares."""
@@ -62,7 +62,7 @@ def default_job_topology(
     if max(room.values()) >= replicas + spares:
         return label, ""
     if total < replicas:
-        return "", ""  # `why_job_cannot_start` says more
+        return "", ""  # `preflight_job_wait_reason` says more
     what = plural_text(replicas, "pod") + (f" and {plural_text(spares, 'spare')}" if spares else "")
     return (
         "",
@@ -86,24 +86,28 @@ def _count_room(
     return room, total
 
 
-def why_job_cannot_start(job: TrainingJob, nodes: Sequence[Node], devices: Sequence[NodeDevices]) -> str:
+def preflight_job_wait_reason(job: TrainingJob, nodes: Sequence[Node], devices: Sequence[NodeDevices]) -> str:
     """Why the job would wait even if nothing else ran; "" when it would not. It is allowed: nodes may come."""
     ledgers = {d.name: d for d in devices}
     if not any(d.observed.devices for d in devices):
         return ""  # before nodes have reported nobody can tell
     capacity = sum_capacity(node_amounts(node, ledgers.get(node.name)) for node in nodes)
     too_large = job_too_large(job, capacity)
-    return f"{too_large.message} {too_large.fix}" if too_large is not None else topology_note(job, nodes, devices)
+    return (
+        f"{too_large.message} {too_large.fix}"
+        if too_large is not None
+        else preflight_topology_note(job, nodes, devices)
+    )
 
 
-def topology_note(job: TrainingJob, nodes: Sequence[Node], devices: Sequence[NodeDevices]) -> str:
+def preflight_topology_note(job: TrainingJob, nodes: Sequence[Node], devices: Sequence[NodeDevices]) -> str:
     """For a job that insists on one domain: why it waits even in an empty cluster, or "". It is allowed: nodes may come."""
     label = job.spec.topology.required
     if not label or not nodes:
         return ""
     name = label.rpartition("/")[2]
     for role in job.spec.roles:
-        gpus = gpus_of_role(role)
+        gpus = gpus_in_role_spec(role)
         room, _ = _count_room(role.replicas, gpus, label, nodes, devices)
         if not room:
             return f"No node has the label {label}, so the job waits. Label the nodes, or use --topology rack or none."
@@ -119,7 +123,7 @@ def topology_note(job: TrainingJob, nodes: Sequence[Node], devices: Sequence[Nod
 def check_job_image(job: TrainingJob) -> None:
     """For clusters that run containers, where nothing of this machine is."""
     for role in job.spec.roles:
-        if not pod_spec(role).containers[0].image:
+        if not preflight_pod_spec(role).containers[0].image:
             raise Refusal(
                 "NoImage",
                 f"Role {role.name} names no container image, and this cluster runs nothing else.",
@@ -129,9 +133,9 @@ def check_job_image(job: TrainingJob) -> None:
             )
 
 
-def check_job_workdir(job: TrainingJob) -> None:
+def preflight_job_workdir(job: TrainingJob) -> None:
     for role in job.spec.roles:
-        directory = pod_spec(role).containers[0].working_dir
+        directory = preflight_pod_spec(role).containers[0].working_dir
         if directory and not os.path.isdir(directory):
             raise Refusal(
                 "WorkdirNotFound",
@@ -141,10 +145,10 @@ def check_job_workdir(job: TrainingJob) -> None:
             )
 
 
-def check_job_command(job: TrainingJob, outer: Mapping[str, str], bin_directory: str) -> None:
+def preflight_job_command(job: TrainingJob, outer: Mapping[str, str], bin_directory: str) -> None:
     """The command must be found where the launcher will look: PATH with our own bin first, or the working directory."""
     for role in job.spec.roles:
-        container = pod_spec(role).containers[0]
+        container = preflight_pod_spec(role).containers[0]
         if container.image:
             continue
         words = [*container.command, *container.args]
@@ -199,7 +203,7 @@ def _script_of(words: list[str]) -> str:
     return ""
 
 
-def check_job_checkpoint(job: TrainingJob) -> None:
+def preflight_job_checkpoint(job: TrainingJob) -> None:
     """The path, or the nearest directory above it that exists, must take a file. Nothing is left behind."""
     path = job.spec.checkpoint.path
     if not path:
@@ -225,10 +229,10 @@ def check_job_checkpoint(job: TrainingJob) -> None:
         )
 
 
-def has_checkpoints(directory: Path) -> bool:
+def preflight_finds_checkpoints(directory: Path) -> bool:
     """Somebody has saved there before: a new job goes on from it."""
     return next(directory.glob("rank-*/step-*.json"), None) is not None
 
 
-def pod_spec(role: Role) -> PodSpec:
+def preflight_pod_spec(role: Role) -> PodSpec:
     return from_wire(PodSpec, role.template.spec)

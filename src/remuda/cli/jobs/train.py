@@ -17,7 +17,13 @@ import click
 import msgspec
 
 from remuda.cli.durations import DURATION
-from remuda.cli.output import is_document, object_body, output_option, print_commands, print_document
+from remuda.cli.output import (
+    is_document_output_form,
+    output_object_document,
+    output_option,
+    print_commands,
+    print_document,
+)
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -157,7 +163,7 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
             for line in filter(None, notes):
                 click.echo(f"note: {line}", err=True)
             if dry_run:
-                print_document("yaml" if form == "table" else form, object_body(job))
+                print_document("yaml" if form == "table" else form, output_object_document(job))
                 return 0
             assert cluster is not None
             made = await _create_job(cluster, job)
@@ -229,7 +235,13 @@ def _read_job(session: Session, flags: TrainFlags, name: str) -> TrainingJob:
 
 
 def _read_flags(session: Session, flags: TrainFlags, name: str, command: Sequence[str]) -> JobRequest:
-    from remuda.cli.jobs.manifest import JobRequest, build_job, parse_budgets, parse_env, topology_option_label
+    from remuda.cli.jobs.manifest import (
+        JobRequest,
+        build_job,
+        job_topology_option_label,
+        parse_job_budget_options,
+        parse_job_env_options,
+    )
 
     asked = JobRequest(
         command=command,
@@ -238,15 +250,15 @@ def _read_flags(session: Session, flags: TrainFlags, name: str, command: Sequenc
         replicas=1 if flags.replicas is None else flags.replicas,
         gpus=1 if flags.gpus is None else flags.gpus,
         spares=flags.spares or 0,
-        topology=topology_option_label(flags.topology) if flags.topology else "",
+        topology=job_topology_option_label(flags.topology) if flags.topology else "",
         checkpoint=os.path.abspath(flags.checkpoint) if flags.checkpoint else "",
         hang_after=flags.hang_after or 0.0,
         total_steps=flags.total_steps or 0,
         deadline=flags.deadline or 0.0,
         ttl=flags.ttl,
         suspend=bool(flags.suspend),
-        env=parse_env(flags.env, os.environ),
-        budgets=parse_budgets(flags.budget),
+        env=parse_job_env_options(flags.env, os.environ),
+        budgets=parse_job_budget_options(flags.budget),
         image=flags.image or "",
         workdir=os.path.abspath(flags.workdir) if flags.workdir else ("" if flags.image else os.getcwd()),
     )
@@ -283,25 +295,25 @@ async def _default_topology(cluster: Cluster, asked: JobRequest) -> tuple[str, s
     from remuda.api.devices import NodeDevices
     from remuda.api.kubernetes.core_v1 import Node
     from remuda.cli.allowed import list_if_allowed
-    from remuda.cli.jobs.preflight import default_job_topology
+    from remuda.cli.jobs.preflight import preflight_default_topology
     from remuda.runtime.up_config import RACK_LABEL
 
     nodes, devices = await list_if_allowed(cluster, Node), await list_if_allowed(cluster, NodeDevices)
     if nodes is None or devices is None:
         return "", "You may not list the cluster's nodes and devices, so no rack is asked for. --topology names one."
-    return default_job_topology(asked.replicas, asked.spares, asked.gpus, RACK_LABEL, nodes, devices)
+    return preflight_default_topology(asked.replicas, asked.spares, asked.gpus, RACK_LABEL, nodes, devices)
 
 
 async def _why_it_cannot_start(cluster: Cluster | None, job: TrainingJob) -> str:
     from remuda.api.devices import NodeDevices
     from remuda.api.kubernetes.core_v1 import Node
     from remuda.cli.allowed import list_if_allowed
-    from remuda.cli.jobs.preflight import why_job_cannot_start
+    from remuda.cli.jobs.preflight import preflight_job_wait_reason
 
     if cluster is None:
         return ""
     nodes, devices = await list_if_allowed(cluster, Node), await list_if_allowed(cluster, NodeDevices)
-    return why_job_cannot_start(job, nodes, devices) if nodes is not None and devices is not None else ""
+    return preflight_job_wait_reason(job, nodes, devices) if nodes is not None and devices is not None else ""
 
 
 async def _check_before_create(
@@ -315,16 +327,16 @@ async def _check_before_create(
     if session.is_real:
         preflight.check_job_image(job)
     if _runs_on_this_machine(session, job):
-        preflight.check_job_workdir(job)
-        preflight.check_job_command(job, os.environ, os.path.dirname(sys.executable))
+        preflight.preflight_job_workdir(job)
+        preflight.preflight_job_command(job, os.environ, os.path.dirname(sys.executable))
     if _is_process_runtime(session):
-        preflight.check_job_checkpoint(job)
+        preflight.preflight_job_checkpoint(job)
     if cluster is None:
         click.echo("note: No cluster is running, so the job was checked but not its place in the cluster.", err=True)
         return None
     ledgers = await list_if_allowed(cluster, NodeDevices)
     if ledgers is not None:
-        preflight.check_job_gpus(job, ledgers)
+        preflight.preflight_job_gpus(job, ledgers)
     else:
         words = "You may not list the cluster's devices, so whether it has such GPUs was not checked."
         click.echo(f"note: {words}", err=True)
@@ -334,24 +346,28 @@ async def _check_before_create(
 
 
 def _earlier_checkpoints_note(session: Session, job: TrainingJob) -> str:
-    from remuda.cli.jobs.preflight import has_checkpoints
+    from remuda.cli.jobs.preflight import preflight_finds_checkpoints
 
     place = Path(job.spec.checkpoint.directory or session.state.checkpoints / job.namespace / job.name)
-    if not _is_process_runtime(session) or not has_checkpoints(place):
+    if not _is_process_runtime(session) or not preflight_finds_checkpoints(place):
         return ""
     return f"Found checkpoints in {place}: training continues from them. Delete them to start from step 0."
 
 
 def _unshared_checkpoints_note(session: Session, job: TrainingJob, ledgers: Sequence[NodeDevices] | None) -> str:
     """Real nodes have a disk each; those of a cluster that `remuda up` runs are one machine."""
-    from remuda.api.checkpoint_volume import are_checkpoints_on_node_disks, node_disks_text, uncopied_nodes_text
+    from remuda.api.checkpoint_volume import (
+        missing_checkpoint_volume_text,
+        spec_lacks_checkpoint_volume,
+        uncopied_nodes_text,
+    )
 
-    if not session.is_real or not are_checkpoints_on_node_disks(job.spec):
+    if not session.is_real or not spec_lacks_checkpoint_volume(job.spec):
         return ""
     takers = sum(bool(ledger.observed.door) for ledger in ledgers or ())
     if ledgers and takers < len(ledgers) and not job.spec.checkpoint.path:
         return uncopied_nodes_text(takers, len(ledgers))
-    return node_disks_text(job.spec)
+    return missing_checkpoint_volume_text(job.spec)
 
 
 def _is_process_runtime(session: Session) -> bool:
@@ -363,9 +379,9 @@ def _is_process_runtime(session: Session) -> bool:
 
 def _runs_on_this_machine(session: Session, job: TrainingJob) -> bool:
     """Commands without an image on an embedded cluster of real processes: they run on this machine."""
-    from remuda.cli.jobs.preflight import pod_spec
+    from remuda.cli.jobs.preflight import preflight_pod_spec
 
-    has_image = any(pod_spec(role).containers[0].image for role in job.spec.roles)
+    has_image = any(preflight_pod_spec(role).containers[0].image for role in job.spec.roles)
     return _is_process_runtime(session) and not has_image
 
 
@@ -381,14 +397,14 @@ async def _create_job(cluster: Cluster, job: TrainingJob) -> TrainingJob:
 
 
 def _announce_job(session: Session, job: TrainingJob, form: str, *, can_start: bool) -> None:
-    if is_document(form):
-        print_document(form, object_body(job))
+    if is_document_output_form(form):
+        print_document(form, output_object_document(job))
         return
-    from remuda.api.training import gpus_of_role
+    from remuda.api.training import gpus_in_role_spec
     from remuda.cli.text import plural_text
 
     ranks = sum(r.replicas for r in job.spec.roles)
-    gpus = sum(r.replicas * gpus_of_role(r) for r in job.spec.roles)
+    gpus = sum(r.replicas * gpus_in_role_spec(r) for r in job.spec.roles)
     spares = f" and {plural_text(job.spec.spares, 'spare')}" if job.spec.spares else ""
     where = f", all in one {job.spec.topology.required.rpartition('/')[2]}" if job.spec.topology.required else ""
     click.echo(f"Created job {job.name}: {plural_text(ranks, 'rank')} with {plural_text(gpus, 'GPU')}{spares}{where}.")

@@ -164,7 +164,7 @@ def fault_table() -> FaultTable:
     return FaultTable(first.version, first.source, by_code, by_source)
 
 
-def classify_fault(source: str, code: str) -> FaultClass:
+def classify_device_fault_code(source: str, code: str) -> FaultClass:
     """What `code` from `source` means. The code decides; an unknown one falls back to its source, then to Unhealthy."""
     table = fault_table()
     known = table.by_code.get(code) or table.by_source.get(source)

@@ -70,7 +70,7 @@ _HEAD = re.compile(r"(\d{1,6}),(\d{1,20}),(\d{1,20}),[^;]*;(.*)", re.DOTALL | re
 _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 
 
-def parse_kernel_record(raw: bytes | str) -> KernelRecord | None:
+def parse_kernel_log_record(raw: bytes | str) -> KernelRecord | None:
     """One record as read from /dev/kmsg, or None when it is not one. Bytes that are not text are replaced, never refused."""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     first, *more = text.rstrip("\n").split("\n")
@@ -91,7 +91,7 @@ def _unescape_kernel_text(text: str) -> str:
 _PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
 
 
-def pci_address(text: str) -> str:
+def kernel_log_pci_address(text: str) -> str:
     """0000:1b:00.0 from any way drivers write it (PCI:0000:1B:00, 00000000:1b:00.0, 1b:00.0); "" when it is not one."""
     match = _PCI.fullmatch(text.strip().removeprefix("PCI:"))
     if match is None:
@@ -146,16 +146,16 @@ _AMD_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 def recognise_kernel_fault(text: str) -> tuple[str, str] | None:
     """(PCI address, code) of a line that tells of a fault, or None for all the others."""
     if match := _XID.match(text):
-        return pci_address(match[1]), _xid_code(int(match[2]), match[3] or "")
+        return kernel_log_pci_address(match[1]), _xid_code(int(match[2]), match[3] or "")
     if match := _SXID.match(text):
         detail = (match[3] or "").startswith(_SXID_DETAIL)
-        return None if detail else (pci_address(match[1]), f"sxid-{int(match[2])}")
+        return None if detail else (kernel_log_pci_address(match[1]), f"sxid-{int(match[2])}")
     if match := _OFF_BUS.match(text):
-        return pci_address(match[1]), "nvrm-fell-off-bus"
+        return kernel_log_pci_address(match[1]), "nvrm-fell-off-bus"
     if match := _AMD.match(text):
         for words, code in _AMD_WORDS:
             if words.search(match[2]):
-                return (pci_address(match[1]), code) if code else None
+                return (kernel_log_pci_address(match[1]), code) if code else None
     if "AER" in text or "PCIe Bus Error" in text:
         return _aer_fault(text)
     return None
@@ -173,11 +173,11 @@ def _xid_code(number: int, words: str) -> str:
 
 def _aer_fault(text: str) -> tuple[str, str] | None:
     if match := _AER_LOST.match(text):
-        return pci_address(match[1]), "aer-not-recovered"
+        return kernel_log_pci_address(match[1]), "aer-not-recovered"
     if match := _AER_BUS.match(text):
-        return pci_address(match[1]), _aer_code(match[2], match[3])
+        return kernel_log_pci_address(match[1]), _aer_code(match[2], match[3])
     if match := _AER_FROM.match(text):
-        return pci_address(match[3]), _aer_code(match[1], match[2])
+        return kernel_log_pci_address(match[3]), _aer_code(match[1], match[2])
     return None
 
 
@@ -213,7 +213,7 @@ class KernelLogParser:
 
     def feed(self, raw: bytes | str) -> list[KernelLogEvent]:
         """Events of one record, in order; none for a record that is old, dull or not a record."""
-        record = parse_kernel_record(raw)
+        record = parse_kernel_log_record(raw)
         if record is None:
             self.malformed += 1
             return []

@@ -34,7 +34,7 @@ from remuda.core.devices.machine_models import (
     MachineModel,
     NicModel,
     known_machine_models,
-    load_machine_model,
+    load_built_in_machine_model,
 )
 
 SELF, PIX, PXB, PHB, NODE, SYS = "X", "PIX", "PXB", "PHB", "NODE", "SYS"
@@ -56,7 +56,7 @@ class DeviceSet(msgspec.Struct, frozen=True):
     exhaustive: bool = True
 
 
-def host_path_class(a: DeviceModel | NicModel, b: DeviceModel | NicModel) -> str:
+def machine_model_path_class(a: DeviceModel | NicModel, b: DeviceModel | NicModel) -> str:
     """How two things of one machine meet over the host."""
     if a.switch and a.switch == b.switch:
         return PIX
@@ -67,8 +67,8 @@ def host_path_class(a: DeviceModel | NicModel, b: DeviceModel | NicModel) -> str
     return NODE if a.numa == b.numa else SYS
 
 
-def host_path_score(model: MachineModel, a: DeviceModel | NicModel, b: DeviceModel | NicModel) -> int:
-    name = host_path_class(a, b)
+def machine_model_path_score(model: MachineModel, a: DeviceModel | NicModel, b: DeviceModel | NicModel) -> int:
+    name = machine_model_path_class(a, b)
     if name == SYS and model.socket(a.numa) == model.socket(b.numa):
         return SAME_SOCKET_SCORE
     return PATH_SCORES[name]
@@ -80,14 +80,16 @@ def device_pair_class(model: MachineModel, a: int, b: int) -> str:
         return SELF
     link = model.link(a, b)
     if link is None:
-        return host_path_class(model.devices[a], model.devices[b])
+        return machine_model_path_class(model.devices[a], model.devices[b])
     return f"NV{link.count}" if link.kind == "nvlink" else link.kind.upper()
 
 
-def device_pair_score(model: MachineModel, a: int, b: int) -> int:
+def machine_model_pair_score(model: MachineModel, a: int, b: int) -> int:
     """What two different devices are worth to each other."""
     link = model.link(a, b)
-    return host_path_score(model, model.devices[a], model.devices[b]) + (DIRECT_SCORE * link.count if link else 0)
+    return machine_model_path_score(model, model.devices[a], model.devices[b]) + (
+        DIRECT_SCORE * link.count if link else 0
+    )
 
 
 def link_bandwidth(model: MachineModel, a: int, b: int) -> int:
@@ -100,10 +102,10 @@ def nearest_nic(model: MachineModel, index: int) -> NicModel | None:
     """The NIC the model names as the device's own, else the nearest, of equals the first listed."""
     device = model.devices[index]
     named = next((nic for nic in model.nics if nic.name == device.nic), None)
-    return named or max(model.nics, key=lambda nic: host_path_score(model, device, nic), default=None)
+    return named or max(model.nics, key=lambda nic: machine_model_path_score(model, device, nic), default=None)
 
 
-def bits_of_mask(mask: int) -> Iterator[int]:
+def bits_of_device_mask(mask: int) -> Iterator[int]:
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -111,16 +113,18 @@ def bits_of_mask(mask: int) -> Iterator[int]:
 
 
 class DeviceChooser:
-    """The best sets of one machine model. Make it with `device_chooser_of`, which keeps the tables."""
+    """The best sets of one machine model. Make it with `machine_model_chooser`, which keeps the tables."""
 
     def __init__(self, model: MachineModel) -> None:
         self.model = model
         self.size = len(model.devices)
         every = range(self.size)
-        self._pairs = [[device_pair_score(model, a, b) if a != b else 0 for b in every] for a in every]
+        self._pairs = [[machine_model_pair_score(model, a, b) if a != b else 0 for b in every] for a in every]
         nics = [nearest_nic(model, i) for i in every]
         self._nic = [nic.name if nic else "" for nic in nics]
-        self._nic_score = [host_path_score(model, model.devices[i], nic) if nic else 0 for i, nic in enumerate(nics)]
+        self._nic_score = [
+            machine_model_path_score(model, model.devices[i], nic) if nic else 0 for i, nic in enumerate(nics)
+        ]
         self._sums = self._all_sums() if self.size <= EXACT else []
         self._known: dict[tuple[int, int, int], DeviceSet] = {}
         self._table = self._all_best() if self.size <= TABLE else []
@@ -150,12 +154,12 @@ class DeviceChooser:
         """Sum of pair scores of a set."""
         if self._sums:
             return self._sums[mask]
-        return sum(self._pairs[a][b] for a, b in combinations(bits_of_mask(mask), 2))
+        return sum(self._pairs[a][b] for a, b in combinations(bits_of_device_mask(mask), 2))
 
     def nic_affinity(self, mask: int) -> int:
         """Every NIC nearest to a device of the set counts once, by how near it is to the nearest of them."""
         near: dict[str, int] = {}
-        for i in bits_of_mask(mask):
+        for i in bits_of_device_mask(mask):
             near[self._nic[i]] = max(near.get(self._nic[i], 0), self._nic_score[i])
         return sum(near.values())
 
@@ -201,7 +205,7 @@ class DeviceChooser:
     def _search(self, free: int, count: int, must: int) -> DeviceSet:
         if self.is_exhaustive:
             return DeviceSet(mask := self._best_of_all(free, count, must), self.score(mask))
-        starts = [must] if must or not count else [1 << i for i in bits_of_mask(free)]
+        starts = [must] if must or not count else [1 << i for i in bits_of_device_mask(free)]
         found = {self._improve(free, self._grow(free, start, count), must) for start in starts}
         mask = max(found, key=lambda m: self._key(free, m))
         return DeviceSet(mask, self.score(mask), exhaustive=False)
@@ -209,7 +213,7 @@ class DeviceChooser:
     def _best_of_all(self, free: int, count: int, must: int) -> int:
         """Every set is tried; NICs are looked at only between those equal in both sums, because they cost more."""
         sums, best, equal = self._sums, (-1, -1), [must]
-        for some in combinations([1 << i for i in bits_of_mask(free & ~must)], count - must.bit_count()):
+        for some in combinations([1 << i for i in bits_of_device_mask(free & ~must)], count - must.bit_count()):
             mask = must | sum(some)
             worth = (sums[mask], sums[free ^ mask])
             if worth > best:
@@ -221,17 +225,17 @@ class DeviceChooser:
     def _grow(self, free: int, mask: int, count: int) -> int:
         """Add the device that gains most until there are enough."""
         while mask.bit_count() < count:
-            mask |= 1 << max(bits_of_mask(free & ~mask), key=lambda i: (self._gain(i, mask), -i))
+            mask |= 1 << max(bits_of_device_mask(free & ~mask), key=lambda i: (self._gain(i, mask), -i))
         return mask
 
     def _improve(self, free: int, mask: int, must: int) -> int:
         """Swap one device of the set for one outside while that raises the score."""
         while True:
-            gain = {i: self._gain(i, mask) for i in bits_of_mask(free)}
+            gain = {i: self._gain(i, mask) for i in bits_of_device_mask(free)}
             swaps = [
                 (gain[into] - gain[out] - self._pairs[into][out], out, into)
-                for out in bits_of_mask(mask & ~must)
-                for into in bits_of_mask(free & ~mask)
+                for out in bits_of_device_mask(mask & ~must)
+                for into in bits_of_device_mask(free & ~mask)
             ]
             rise, out, into = max(swaps, default=(0, 0, 0))
             if rise <= 0:
@@ -240,12 +244,12 @@ class DeviceChooser:
 
     def _gain(self, i: int, mask: int) -> int:
         row = self._pairs[i]
-        return sum(row[j] for j in bits_of_mask(mask))
+        return sum(row[j] for j in bits_of_device_mask(mask))
 
 
 def _lowest_devices_first(mask: int, size: int) -> int:
     """Bits reversed, so that the set with the lower devices is the larger number."""
-    return sum(1 << (size - 1 - i) for i in bits_of_mask(mask))
+    return sum(1 << (size - 1 - i) for i in bits_of_device_mask(mask))
 
 
 @lru_cache(maxsize=64)
@@ -253,14 +257,14 @@ def _cached_device_chooser(encoded: bytes) -> DeviceChooser:
     return DeviceChooser(msgspec.json.decode(encoded, type=MachineModel))
 
 
-def device_chooser_of(model: MachineModel) -> DeviceChooser:
+def machine_model_chooser(model: MachineModel) -> DeviceChooser:
     """The chooser of a model; equal models share one."""
-    if model.name in known_machine_models() and model is load_machine_model(model.name):
-        return device_chooser_named(model.name)
+    if model.name in known_machine_models() and model is load_built_in_machine_model(model.name):
+        return machine_model_chooser_named(model.name)
     return _cached_device_chooser(msgspec.json.encode(model))
 
 
 @lru_cache(maxsize=64)
-def device_chooser_named(name: str) -> DeviceChooser:
+def machine_model_chooser_named(name: str) -> DeviceChooser:
     """The chooser of a model of this build; Refusal UnknownMachineModel."""
-    return _cached_device_chooser(msgspec.json.encode(load_machine_model(name)))
+    return _cached_device_chooser(msgspec.json.encode(load_built_in_machine_model(name)))

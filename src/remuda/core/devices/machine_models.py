@@ -107,7 +107,7 @@ def known_machine_models() -> tuple[str, ...]:
 
 
 @cache
-def load_machine_model(name: str) -> MachineModel:
+def load_built_in_machine_model(name: str) -> MachineModel:
     """A model of this build by name, or Refusal UnknownMachineModel."""
     if name not in known_machine_models():
         raise Refusal(

@@ -19,7 +19,7 @@ from remuda.core.devices.machine_models import (
     MachineModel,
     NicModel,
     known_machine_models,
-    load_machine_model,
+    load_built_in_machine_model,
 )
 
 _HOST_PATHS = ("PIX", "PXB", "PHB")  # no direct links: how devices meet over the host
@@ -31,7 +31,7 @@ def machine_model_of(observed: Observed, own: Iterable[MachineModel] = ()) -> Ma
     whole = [d for d in observed.devices if not d.parent]
     named = next((m for m in own if m.name == observed.model), None)
     if named is None and observed.model in known_machine_models():
-        named = load_machine_model(observed.model)
+        named = load_built_in_machine_model(observed.model)
     if named is not None and {d.id for d in whole} <= {d.id for d in named.devices}:
         return named
     return _machine_model_of_devices(whole, observed)

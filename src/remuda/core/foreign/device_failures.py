@@ -88,7 +88,7 @@ def device_failure_reaction(pod: Pod) -> DeviceFailureReaction:
     return DeviceFailureReaction.DELETE
 
 
-def worst_verdict_by_holder(node: NodeDevices, pods: Iterable[Pod]) -> dict[str, Verdict]:
+def worst_verdict_by_foreign_holder(node: NodeDevices, pods: Iterable[Pod]) -> dict[str, Verdict]:
     """Pod uid -> the gravest verdict on a device it holds, in whichever of its containers."""
     held = device_holders_on(node, pods)
     found: dict[str, Verdict] = {}
@@ -104,7 +104,7 @@ def plan_foreign_pods(
 ) -> ForeignPodsPlan:
     """`pods`: all bound to the node. `members`: a gang's pods, on whatever node. `acts`: False where a policy only observes; then
     conditions are all there is."""
-    bad = worst_verdict_by_holder(node, pods)
+    bad = worst_verdict_by_foreign_holder(node, pods)
     draft = _ForeignPodsDraft(node.name, now)
     for pod in sorted(pods, key=lambda p: (p.namespace, p.name)):
         if is_remuda_pod(pod) or pod.is_terminal:

@@ -7,9 +7,9 @@ runs at a time. What is refused more often is its workload's matter: a TrainingJ
 ones with its own tries, a bare pod is not made again. A ReplicaSet knows no end.
 
 The embedded Job controller does not count refused pods. kube-controller-manager does, before anybody could tell it not to, so a
-Job there gets each try back: its backoffLimit is raised by one (`forgive_patch`). A limit of 0 is lost by then. What it heeds in
-time is the Job's podFailurePolicy, and a kubelet that refuses a pod keeps the conditions that are not its own. So a pod that asks
-for it gets one (PLACED) before it is bound, for a rule to match.
+Job there gets each try back: its backoffLimit is raised by one (`patch_forgiving_foreign_job`). A limit of 0 is lost by then.
+What it heeds in time is the Job's podFailurePolicy, and a kubelet that refuses a pod keeps the conditions that are not its own.
+So a pod that asks for it gets one (PLACED) before it is bound, for a rule to match.
 
 Nothing is done for a pod before its refusal is recorded, so what was done once is not done again.
 """
@@ -61,7 +61,7 @@ def pod_refused_at(pod: Pod) -> float:
     return next((to_seconds(at) for at in (*times, pod.metadata.creation_timestamp) if at is not None), 0.0)
 
 
-def is_refusal_recorded(pod: Pod) -> bool:
+def is_foreign_pod_refusal_recorded(pod: Pod) -> bool:
     return is_condition_true(pod.status.conditions, ADMISSION_REJECTED)
 
 
@@ -100,12 +100,12 @@ def foreign_job_admission_budget(job: Job) -> int:
     return ADMISSION_BUDGET * max(1, job.spec.parallelism)
 
 
-def is_admission_budget_spent(job: Job, refused: Iterable[Pod]) -> bool:
+def is_foreign_admission_budget_spent(job: Job, refused: Iterable[Pod]) -> bool:
     """By the Job's refused pods that are kept."""
     return max(map(refused_pod_number, refused), default=0) >= foreign_job_admission_budget(job)
 
 
-def forgive_patch(job: Job, uid: str) -> JsonObject:
+def patch_forgiving_foreign_job(job: Job, uid: str) -> JsonObject:
     """The patch by which a Job gets a try back for a refused pod that its controller counts; {} when it has got it. Both fields
     go into one write, so that it happens once."""
     forgiven = [u for u in job.annotations.get(ANNOTATION_FORGIVEN, "").split(",") if u]
@@ -120,17 +120,17 @@ def is_bare_pod(pod: Pod) -> bool:
     return not any(ref.controller for ref in pod.metadata.owner_references)
 
 
-def wants_retry_pod(pod: Pod) -> bool:
+def foreign_pod_wants_retry(pod: Pod) -> bool:
     """A bare pod that asks to be made again."""
     return is_bare_pod(pod) and pod.annotations.get(ANNOTATION_RETRY_ADMISSION) == "true"
 
 
-def wants_placed_condition(pod: Pod) -> bool:
+def foreign_pod_wants_placed_condition(pod: Pod) -> bool:
     """Whether it gets the condition PLACED before it is bound: it has an owner that may have a rule about it, and says so."""
     return not is_bare_pod(pod) and pod.annotations.get(ANNOTATION_RETRY_ADMISSION) == "true"
 
 
-def retry_pod(pod: JsonObject, number: int) -> JsonObject:
+def foreign_retry_pod_body(pod: JsonObject, number: int) -> JsonObject:
     """The body of the pod that is made for one refused so many times in a row: another name, no node. `pod`: the whole object."""
     meta, spec = pod["metadata"], pod["spec"]
     annotations = dict(meta.get("annotations") or {})
@@ -161,29 +161,29 @@ def plan_refused_pods(pods: Iterable[Pod], of_owner: Callable[[str], Iterable[Po
     waits: list[float] = []
     for pod in refused:
         number = max(1, refused_pod_number(pod))
-        is_waiting = wants_retry_pod(pod) and is_refusal_recorded(pod) and not pod.is_deleting
+        is_waiting = foreign_pod_wants_retry(pod) and is_foreign_pod_refusal_recorded(pod) and not pod.is_deleting
         if is_waiting and number <= ADMISSION_BUDGET:
             left = pod_refused_at(pod) + refused_pod_retry_s(number) - now
             if left <= 0:
                 retry.append((pod, number))
             else:
                 waits.append(left + 0.001)
-    record = number_refusals((p for p in refused if not is_remuda_pod(p)), of_owner, now)
+    record = number_foreign_pod_refusals((p for p in refused if not is_remuda_pod(p)), of_owner, now)
     prune = refused_pods_to_prune(refused)
     return RefusedPodsPlan(tuple(record), tuple(prune), tuple(retry), min(waits, default=None))
 
 
-def number_refusals(
+def number_foreign_pod_refusals(
     refused: Iterable[Pod], of_owner: Callable[[str], Iterable[Pod]], now: float
 ) -> list[tuple[Pod, int]]:
     """Those that are not recorded yet, oldest first, each with its number in its owner's row."""
     rows: dict[str, int] = {}
     found: list[tuple[Pod, int]] = []
     for pod in sorted(refused, key=lambda p: (pod_refused_at(p), p.name)):
-        if not is_refusal_recorded(pod):
+        if not is_foreign_pod_refusal_recorded(pod):
             owner = owner_of_refused_pods(pod)
             if owner not in rows:
-                rows[owner] = refused_pods_in_a_row(filter(is_refusal_recorded, of_owner(owner)), now)
+                rows[owner] = refused_pods_in_a_row(filter(is_foreign_pod_refusal_recorded, of_owner(owner)), now)
             rows[owner] = max(rows[owner], refused_pod_number(pod)) + 1
             found.append((pod, rows[owner]))
     return found
@@ -197,4 +197,7 @@ def refused_pods_to_prune(refused: Iterable[Pod]) -> list[Pod]:
         if not is_bare_pod(pod) and not is_remuda_pod(pod):
             by_owner.setdefault(owner_of_refused_pods(pod), []).append(pod)
     old = (pod for pods in by_owner.values() for pod in pods[KEPT_PODS:])
-    return sorted((p for p in old if is_refusal_recorded(p) and not p.is_deleting), key=lambda p: (p.namespace, p.name))
+    return sorted(
+        (p for p in old if is_foreign_pod_refusal_recorded(p) and not p.is_deleting),
+        key=lambda p: (p.namespace, p.name),
+    )

@@ -23,7 +23,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.api.meta import JsonObject, to_seconds, to_time
-from remuda.core.foreign.refused_pods import OUT_OF, is_refusal_recorded, pod_refused_at
+from remuda.core.foreign.refused_pods import OUT_OF, is_foreign_pod_refusal_recorded, pod_refused_at
 from remuda.core.state.pod_requests import is_extended_resource, requests_of_pod
 
 BLACK_HOLE = "BlackHole"
@@ -60,7 +60,7 @@ def plan_withheld_resources(
     node: NodeDevices, refused: Iterable[Pod], offers: Node | None, now: float
 ) -> WithheldResourcesPlan:
     """`refused`: pods that the node refused, also those that are gone by now and were not noted."""
-    notes = note_refused_pods(node, refused, now)
+    notes = note_refused_foreign_pods(node, refused, now)
     orders: dict[str, DeviceOrder | None] = {}
     lift: dict[str, str] = {}
     waits: list[float] = []
@@ -91,13 +91,13 @@ def plan_withheld_resources(
     return WithheldResourcesPlan(notes, resources_to_withhold(node, notes, now), orders, lift, min(waits, default=None))
 
 
-def note_refused_pods(node: NodeDevices, refused: Iterable[Pod], now: float) -> dict[str, list[Rejection]]:
+def note_refused_foreign_pods(node: NodeDevices, refused: Iterable[Pod], now: float) -> dict[str, list[Rejection]]:
     """For the resources that change. Each pod is noted once: one that is recorded was noted before."""
     known = {entry.uid for entries in node.rejections.values() for entry in entries}
     found: dict[str, list[Rejection]] = {}
     for pod in sorted(refused, key=lambda p: (pod_refused_at(p), p.name)):
         resource = resource_of_refused_pod(pod)
-        if resource and pod.uid not in known and not is_refusal_recorded(pod):
+        if resource and pod.uid not in known and not is_foreign_pod_refusal_recorded(pod):
             at = to_time(min(pod_refused_at(pod), now))
             entry = Rejection(f"{pod.namespace}/{pod.name}", pod.uid, pod.status.message[:256], at)
             before = found.get(resource, node.rejections.get(resource, []))

@@ -245,7 +245,7 @@ def _is_rung_cheaper(rung: _GangRung, other: _GangRung, costs: RemedyCosts) -> b
 P_DEGRADED_FAILS = 0.25
 
 
-def can_members_move(faults: Sequence[MemberFault], options: PlacementOptions, *, whole: bool = True) -> bool:
+def can_gang_members_move(faults: Sequence[MemberFault], options: PlacementOptions, *, whole: bool = True) -> bool:
     """Whether there is somewhere to go right now. `whole`: moving the gang is a way, too."""
     moved = max(1, sum(1 for f in faults if f.lost))
     if options.spares >= moved or options.spares + options.room_in_domain >= moved:
@@ -255,7 +255,7 @@ def can_members_move(faults: Sequence[MemberFault], options: PlacementOptions, *
     return whole and (options.gang_fits is not None or options.segment_fits is not None)
 
 
-def price_of_staying_slow(costs: RemedyCosts, factor: float) -> float:
+def gang_price_of_staying_slow(costs: RemedyCosts, factor: float) -> float:
     """GPU-hours that going on beside a degraded device costs: in coupled steps all work as slowly as the slowest; and a device
     that is only suspect may end in a failure, with the way back to the checkpoint that goes with it."""
     slow = costs.gang_gpus * (1.0 - 1.0 / max(1.0, factor)) * costs.expected_s

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remuda.api.checkpoint_volume import is_path_mounted, with_checkpoint_mount, with_checkpoint_volume
+from remuda.api.checkpoint_volume import is_checkpoint_volume_mounted, with_checkpoint_mount, with_checkpoint_volume
 from remuda.api.errors import Refusal
 from remuda.api.injected_fields import (
     MOUNT_ROOT,
@@ -141,7 +141,7 @@ class KubeletGangPodForm(msgspec.Struct, frozen=True):
     def _with_checkpoints(self, spec: JsonObject, metadata: JsonObject, checkpoint: Checkpoint) -> JsonObject:
         if checkpoint.volume:
             return with_checkpoint_volume(spec, checkpoint)
-        if checkpoint.path and is_path_mounted(spec["containers"][0], checkpoint.path):
+        if checkpoint.path and is_checkpoint_volume_mounted(spec["containers"][0], checkpoint.path):
             return spec
         owner = metadata["ownerReferences"][0]
         own = job_checkpoint_dir(self.checkpoint_root, metadata["namespace"], owner["name"], owner["uid"])
@@ -149,12 +149,12 @@ class KubeletGangPodForm(msgspec.Struct, frozen=True):
         return with_checkpoint_mount(spec, source, checkpoint.path or own)
 
 
-def is_host_path_refused(said: str) -> bool:
+def is_gang_host_path_refused(said: str) -> bool:
     """Whether a namespace's Pod Security level refused a pod for its host paths, among other things or alone."""
     return "violates PodSecurity" in said and "hostPath" in said
 
 
-def asks_for_devices(body: JsonObject) -> bool:
+def gang_pod_asks_for_devices(body: JsonObject) -> bool:
     """Any extended resource may bring our plugin's mounts; whose plugin it is, the node's agent knows."""
     limits = (body["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
     return any("/" in name and not name.split("/")[0].endswith("kubernetes.io") for name in limits)

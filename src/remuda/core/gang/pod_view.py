@@ -11,10 +11,10 @@ from remuda.api.devices import LauncherReport, Signal, Verdict
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_DOMAIN, ANNOTATION_SEGMENT, ANNOTATION_SPARE, LABEL_INDEX, LABEL_ROLE
-from remuda.api.number_bounds import MAX_COUNT, MAX_SECONDS, are_plausible_seconds, is_plausible_count
+from remuda.api.number_bounds import MAX_COUNT, MAX_SECONDS, are_plausible_seconds, is_count_within_number_bounds
 from remuda.core.health.own_stalls import DeafTime
 from remuda.core.state.leaving_nodes import NodeLeavingState
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 
 OPEN, CLOSED = "Open", "Closed"
 
@@ -41,18 +41,18 @@ class MemberProgress(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         counts = (self.step, self.checkpoint, self.total_steps, self.kept, *(self.safe or ()))
         spans = (self.time, self.first_step_time, self.step_seconds, self.checkpoint_time, self.checkpoint_seconds)
-        if all(map(is_plausible_count, counts)) and all(map(are_plausible_seconds, spans)):
+        if all(map(is_count_within_number_bounds, counts)) and all(map(are_plausible_seconds, spans)):
             return
         for name in ("step", "time", "first_step_time", "checkpoint_time", "checkpoint_seconds"):
             value, most = getattr(self, name), MAX_COUNT if name == "step" else MAX_SECONDS
             meant = 0 if not value > 0 else min(value, most)  # what is no number (NaN) is not above 0
             msgspec.structs.force_setattr(self, name, meant)
         if self.safe is not None:
-            msgspec.structs.force_setattr(self, "safe", tuple(filter(is_plausible_count, self.safe)))
+            msgspec.structs.force_setattr(self, "safe", tuple(filter(is_count_within_number_bounds, self.safe)))
         for name, is_plausible in (
-            ("checkpoint", is_plausible_count),
-            ("total_steps", is_plausible_count),
-            ("kept", is_plausible_count),
+            ("checkpoint", is_count_within_number_bounds),
+            ("total_steps", is_count_within_number_bounds),
+            ("kept", is_count_within_number_bounds),
             ("step_seconds", are_plausible_seconds),
         ):
             if not is_plausible(getattr(self, name)):
@@ -109,7 +109,7 @@ class PodView(msgspec.Struct, frozen=True):
     @property
     def devices(self) -> tuple[str, ...]:
         """Those its node says it has; until then those the scheduler chose."""
-        return self.held or devices_of_pod(self.pod)
+        return self.held or snapshot_devices_of_pod(self.pod)
 
     @property
     def is_bound(self) -> bool:

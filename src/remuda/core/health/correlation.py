@@ -57,7 +57,9 @@ class DomainSuspect(msgspec.Struct, frozen=True):
     every: tuple[str, ...] = ()
 
 
-def switch_neighbours(recent: RecentFailures, suspects: Iterable[DomainSuspect], node: str) -> dict[str, Signal]:
+def correlated_switch_findings(
+    recent: RecentFailures, suspects: Iterable[DomainSuspect], node: str
+) -> dict[str, Signal]:
     """Devices of the node that did not fail and share a failed switch with those that did, and the finding about each."""
     found: dict[str, Signal] = {}
     for suspect in suspects:

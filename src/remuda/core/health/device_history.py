@@ -71,19 +71,19 @@ _COUNTED = frozenset().union(*(rule.codes for rule in RULES))
 _OWN = frozenset(rule.code for rule in RULES) | {"straggler"}
 
 
-def is_minor_fault(known: ClassifiedSignal) -> bool:
+def is_minor_device_history_fault(known: ClassifiedSignal) -> bool:
     """Whether it is to be remembered: what makes a device Degraded, and what a rule names. What an application causes is
     neither."""
     code = known.signal.code
     return code in _COUNTED or (code not in _OWN and known.fault.effect is DeviceState.DEGRADED)
 
 
-def with_minor_faults(minor: list[Signal], signals: Iterable[ClassifiedSignal]) -> list[Signal]:
+def device_history_with_minor_faults(minor: list[Signal], signals: Iterable[ClassifiedSignal]) -> list[Signal]:
     """What is remembered after `signals` were seen standing; the same list when that adds nothing."""
     kept = minor
     for known in signals:
         signal = known.signal
-        if signal.time is None or not is_minor_fault(known):
+        if signal.time is None or not is_minor_device_history_fault(known):
             continue
         at = to_seconds(signal.time)
         same = (to_seconds(m.time) for m in kept if m.code == signal.code and m.time is not None)
@@ -124,7 +124,7 @@ def device_failed_at(found: Verdict, before: Verdict | None, history: DeviceHist
     return None if at in history.failures else at
 
 
-def with_device_failure(failures: Iterable[datetime], at: datetime) -> list[datetime]:
+def device_history_with_failure(failures: Iterable[datetime], at: datetime) -> list[datetime]:
     return sorted({*failures, at})[-MAX_FAILURES:]
 
 

@@ -18,7 +18,7 @@ import msgspec
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import LABEL_GANG
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 
 
 class DeviceHolder(msgspec.Struct, frozen=True):
@@ -51,13 +51,13 @@ def misnamed_pod_devices(node: NodeDevices, pods: Iterable[Pod]) -> list[tuple[P
     held: dict[str, dict[str, None]] = {}
     for holding in node.observed.holdings:
         held.setdefault(holding.uid, {}).update(dict.fromkeys(holding.devices))
-    here = [pod for pod in pods if pod.is_live and pod.spec.node_name == node.name and devices_of_pod(pod)]
+    here = [pod for pod in pods if pod.is_live and pod.spec.node_name == node.name and snapshot_devices_of_pod(pod)]
     gangs = {
         (pod.namespace, pod.labels[LABEL_GANG]) for pod in here if LABEL_GANG in pod.labels and pod.uid not in held
     }
     found: list[tuple[Pod, tuple[str, ...]]] = []
     for pod in here:
-        named, has = set(devices_of_pod(pod)), held.get(pod.uid, {})
+        named, has = set(snapshot_devices_of_pod(pod)), held.get(pod.uid, {})
         is_told = len(named) == len(has) and (pod.namespace, pod.labels.get(LABEL_GANG)) not in gangs
         if is_told and named != has.keys():
             found.append((pod, tuple(has)))
@@ -81,7 +81,7 @@ def device_holders_on(node: NodeDevices, pods: Iterable[Pod]) -> HoldersByDevice
             found.setdefault(device, []).append(DeviceHolder(holding.pod, uid, holding.container, is_leaving))
     for pod in here:
         if pod.is_live and pod.uid not in reported:
-            for device in devices_of_pod(pod):
+            for device in snapshot_devices_of_pod(pod):
                 holder = DeviceHolder(f"{pod.namespace}/{pod.name}", pod.uid, draining=pod.is_deleting)
                 found.setdefault(device, []).append(holder)
     return found

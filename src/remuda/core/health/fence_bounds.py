@@ -4,7 +4,7 @@ A rank may be given to another only when the old one has surely stopped. Its nod
 these is so any more, each counted from when the node *asked*, which is never later than when the other side heard it:
 
     a renewal of its lease got through           for `fence_after_s(lease)`
-    the manager that leads promised it           for as long as it said: `promise_s`, never longer than its own term
+    the manager that leads promised it           for as long as it said: `promised_fence_bound_s`, never longer than its own term
 
 The manager counts the same two from when it *heard* of them, and hands ranks on when the whole lease is over; a lease whose
 holder's clock disagrees with ours counts from when we saw it, else from its own word, which may then be a quarter earlier
@@ -18,9 +18,10 @@ its word stops before anything else when its time was over. Until then it can st
 processes of their own beside the ranks: told for how long their rank may run (`launch.protocol.Vouch`), they stop it when that is
 over. A launcher cannot know why its agent is silent, and what it stops is work. So it is told no more than is needed:
 
-    nodes in a process beside the manager's      with every vouch, for `launchers_run_s`: silence of that process is all it takes
-      (`up --split`)                             to be handed on. One machine has one clock, so the quarter is not needed for
-                                                 clocks that disagree; it serves a process that is killed and started again.
+    nodes in a process beside the manager's      with every vouch, for `launcher_fence_bound_s`: silence of that process is all
+      (`up --split`)                             it takes to be handed on. One machine has one clock, so the quarter is not
+                                                 needed for clocks that disagree; it serves a process that is killed and
+                                                 started again.
     nodes in the process of their manager        never: while it stands still nobody hands anything on.
     an agent beside a kubelet                    from when a renewal has failed until one gets through, what its own countdown
                                                  has left. Stopped, upgraded or gone while its kubelet speaks for the node, it
@@ -58,18 +59,18 @@ def bounded_fence_s(asked_s: float, lease_s: float) -> float:
     return min(asked_s, fence_after_s(min(lease_s, LONGEST_LEASE_S))) if lease_s > 0 else asked_s
 
 
-def renewal_pace_s(asked_s: float, lease_s: float) -> float:
+def fence_bounded_renewal_pace_s(asked_s: float, lease_s: float) -> float:
     """The lease at whose pace such a node renews."""
     own_s = lease_s or REPORT_TIMEOUT_S
     return min(own_s, lease_of_fence_s(bounded_fence_s(asked_s, lease_s))) if asked_s > 0 else own_s
 
 
-def launchers_run_s(left_s: float, lease_s: float) -> float:
+def launcher_fence_bound_s(left_s: float, lease_s: float) -> float:
     """For how long launchers run on without a word, under a manager with our clock, when our own countdown has `left_s` left."""
     return left_s + AGREE_SHARE * lease_s
 
 
-def promise_s(lease_s: float, term_left_s: float) -> float:
+def promised_fence_bound_s(lease_s: float, term_left_s: float) -> float:
     """For how long the manager may promise a node that it hands nothing on; 0 = not at all."""
     return max(0.0, min(fence_after_s(lease_s), term_left_s))
 

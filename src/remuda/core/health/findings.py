@@ -22,11 +22,11 @@ from remuda.core.health.device_history import (
     OFFENDER_SOURCE,
     TREND_SOURCE,
     device_failed_at,
+    device_history_with_failure,
+    device_history_with_minor_faults,
     find_fault_trends,
     find_repeat_offence,
-    is_minor_fault,
-    with_device_failure,
-    with_minor_faults,
+    is_minor_device_history_fault,
 )
 from remuda.core.health.signal_fusion import ClassifiedDevices
 from remuda.core.health.signals import ClassifiedSignal, cure_times
@@ -73,7 +73,7 @@ def find_findings(
         if id not in node.history and id not in node.findings and id not in suspects:
             found_now = judged.get(id)
             is_well = found_now is None or found_now.state is DeviceState.HEALTHY
-            if is_well and not any(map(is_minor_fault, signals)):
+            if is_well and not any(map(is_minor_device_history_fault, signals)):
                 continue
         standing = node.findings.get(id, [])
         known = node.history.get(id, _NOTHING)
@@ -98,11 +98,11 @@ def _remembered_history(
     before: Verdict | None,
     now: float,
 ) -> DeviceHistory:
-    minor = with_minor_faults(known.minor, (s for s in signals if not _is_signal_ahead(s.signal, now)))
+    minor = device_history_with_minor_faults(known.minor, (s for s in signals if not _is_signal_ahead(s.signal, now)))
     at = device_failed_at(judged, before, known, now) if judged is not None else None
     if minor is known.minor and at is None:
         return known
-    failures = with_device_failure(known.failures, at) if at is not None else known.failures
+    failures = device_history_with_failure(known.failures, at) if at is not None else known.failures
     return msgspec.structs.replace(known, minor=minor, failures=failures, uuid=device.uuid or known.uuid)
 
 

@@ -32,7 +32,7 @@ from remuda.core.health.stragglers import (
     RankSpeeds,
     SlowRank,
     judge_rank_speeds,
-    rank_step_table,
+    straggler_step_matrix,
 )
 
 UNIFORM = "UniformSlowdown"
@@ -147,7 +147,7 @@ def _speeds_of_groups(
     normal: set[int] = set()
     steps = 0
     for group in groups:
-        ranks, own = rank_step_table(group)
+        ranks, own = straggler_step_matrix(group)
         rows = [i for i, rank in enumerate(ranks) if rank in known]
         found = (
             judge_rank_speeds(own, factor, rows)

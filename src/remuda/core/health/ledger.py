@@ -15,7 +15,7 @@ from datetime import datetime
 
 import msgspec
 
-from remuda.api.devices import DeviceState, NodeDevices, Verdict, signal_origin
+from remuda.api.devices import DeviceState, NodeDevices, Verdict, api_signal_origin
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_time
 from remuda.core.health.device_holders import device_holders_on
@@ -24,7 +24,7 @@ from remuda.core.health.signal_fusion import (
     ClassifiedDevices,
     classify_device_signals,
     judge_signals,
-    with_quarantine,
+    verdict_under_quarantine,
 )
 from remuda.core.health.timers import DEFAULT_TIMERS, HealthTimers
 
@@ -95,7 +95,7 @@ def judge_devices(
     judged: dict[str, Verdict] = {}
     for id in (d.id for d in node.observed.devices):
         found = judge_signals(id, known.get(id, ()), now, timers, node.findings.get(id, ()), before.get(id))
-        judged[id] = with_quarantine(found, node.quarantine.get(id))
+        judged[id] = verdict_under_quarantine(found, node.quarantine.get(id))
     return judged
 
 
@@ -117,7 +117,7 @@ def _silent_verdict(device: str, since: float) -> Verdict:
         DeviceState.UNKNOWN,
         AGENT_SILENT,
         "The node's agent is silent: the state of the device is unknown.",
-        signal_origin("lease", "agent"),
+        api_signal_origin("lease", "agent"),
         to_time(since),
     )
 
@@ -134,7 +134,7 @@ def verdicts_summary(verdicts: Sequence[Verdict]) -> str:
     return f"{healthy}; {first.device} {first.state.value}{why}{more}"
 
 
-def health_ledger_rows(nodes: Iterable[NodeDevices], pods: Iterable[Pod]) -> list[LedgerRow]:
+def health_verdicts_with_holders(nodes: Iterable[NodeDevices], pods: Iterable[Pod]) -> list[LedgerRow]:
     """The whole ledger, for people: verdicts of the manager beside live holders."""
     bound: dict[str, list[Pod]] = {}
     for pod in pods:

@@ -62,7 +62,7 @@ def notice_hold_ends_at(devices: NodeDevices, now: float) -> float | None:
     return min((end for end in ends if end > now), default=None)
 
 
-def is_health_notice_held_down(notice: Notice, now: float) -> bool:
+def is_node_notice_held_down(notice: Notice, now: float) -> bool:
     return notice.holding_until is not None and now < to_seconds(notice.holding_until)
 
 

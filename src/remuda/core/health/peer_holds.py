@@ -35,7 +35,7 @@ from remuda.core.health.peer_vouching import (
     NO_PEERS,
     TRY_SHARE,
     PeerList,
-    read_peer_list,
+    read_vouching_peers,
 )
 
 KEPT = 4  # differences of the clocks
@@ -80,7 +80,7 @@ class PeerHolds:
             now,
             stamp,
             lease_s,
-            read_peer_list(noted.get(ANNOTATION_PEERS, "")),
+            read_vouching_peers(noted.get(ANNOTATION_PEERS, "")),
             _said_cut_until(noted.get(ANNOTATION_SAID_CUT), now),
             min(now, stamp + min(offs)) - lease_s * TRY_SHARE if old is not None else -math.inf,
             offs,

@@ -65,12 +65,12 @@ class PeerList(msgspec.Struct, frozen=True):
 NO_PEERS = PeerList()
 
 
-def write_peer_list(peers: PeerList) -> str | None:
+def write_vouching_peers(peers: PeerList) -> str | None:
     """As the annotation has it; None: there is none."""
     return msgspec.json.encode(peers).decode() if peers.nodes else None
 
 
-def read_peer_list(text: str) -> PeerList:
+def read_vouching_peers(text: str) -> PeerList:
     """What cannot be read names nobody."""
     try:
         found = msgspec.json.decode(text, type=PeerList)
@@ -171,7 +171,7 @@ class PeerStanding:
             self._known.append(self._wanted)
         ago = now - self._said_cut
         return {
-            ANNOTATION_PEERS: write_peer_list(self._known[-1]),
+            ANNOTATION_PEERS: write_vouching_peers(self._known[-1]),
             ANNOTATION_SAID_CUT: f"{max(0.0, ago):.3f}" if ago < NOTED_S else None,
         }
 

@@ -70,7 +70,7 @@ def judge_signals(
         return Verdict(device)  # by far the most frequent: nothing was said, or nothing against the device
     worst: Reports = ()
     best = (RANK[DeviceState.HEALTHY], 0, 0, 0)
-    for reports in standing_reports((*classify_signals(findings), *signals), now, before):
+    for reports in standing_signals_for_verdict((*classify_signals(findings), *signals), now, before):
         state, fault = _reported_state(reports, now, timers, before), reports[0].fault
         if state is DeviceState.HEALTHY:
             continue
@@ -83,7 +83,7 @@ def judge_signals(
     return _verdict_of_reports(device, worst, GRAVITY[best[0]], now, before) if worst else Verdict(device)
 
 
-def with_quarantine(found: Verdict, order: QuarantineOrder | None) -> Verdict:
+def verdict_under_quarantine(found: Verdict, order: QuarantineOrder | None) -> Verdict:
     """An order goes before the signals. One that belongs to a remedy says nothing that the fault does not: while that
     stands, the fault speaks."""
     if order is None or (order.incident and found.state is DeviceState.UNHEALTHY):
@@ -92,7 +92,9 @@ def with_quarantine(found: Verdict, order: QuarantineOrder | None) -> Verdict:
     return Verdict(found.device, DeviceState.QUARANTINED, order.reason, order.message, by, order.since)
 
 
-def standing_reports(signals: Sequence[ClassifiedSignal], now: float, before: Verdict | None = None) -> list[Reports]:
+def standing_signals_for_verdict(
+    signals: Sequence[ClassifiedSignal], now: float, before: Verdict | None = None
+) -> list[Reports]:
     """What stands against the device, by code, oldest first; codes that say nothing against it are among them."""
     limit = to_time(now + SKEW_S)
     clear: tuple[datetime, int] | None = None
@@ -125,7 +127,7 @@ def reports_believed_at(reports: Reports, now: float, timers: HealthTimers, befo
     return to_seconds(at) + timers.debounce_s if at is not None else 0.0
 
 
-def debounce_ends_at(
+def health_signal_debounce_ends_at(
     node: NodeDevices, classified: ClassifiedDevices, now: float, timers: HealthTimers
 ) -> float | None:
     """When to look again because a debounce of one of the node's devices ends; None when none runs."""
@@ -133,7 +135,7 @@ def debounce_ends_at(
     for device, signals in classified.items():
         if any(known.fault.debounced for known in signals):
             before = next((v for v in node.verdicts if v.device == device), None)
-            standing = (r for r in standing_reports(signals, now, before) if r[0].fault.debounced)
+            standing = (r for r in standing_signals_for_verdict(signals, now, before) if r[0].fault.debounced)
             ends += (reports_believed_at(reports, now, timers, before) for reports in standing)
     return min((end for end in ends if end > now), default=None)
 

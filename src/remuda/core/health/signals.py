@@ -16,7 +16,7 @@ import msgspec
 
 from remuda.api.devices import DeviceState, ObservedDevice, Signal
 from remuda.api.meta import to_seconds
-from remuda.core.devices.fault_codes import FaultClass, classify_fault
+from remuda.core.devices.fault_codes import FaultClass, classify_device_fault_code
 
 MAX_SIGNALS = 16
 MAX_FLAPS = 16
@@ -33,7 +33,7 @@ class ClassifiedSignal(msgspec.Struct, frozen=True):
 
 
 def classify_signal(signal: Signal) -> ClassifiedSignal:
-    return ClassifiedSignal(signal, classify_fault(signal.source, signal.code))
+    return ClassifiedSignal(signal, classify_device_fault_code(signal.source, signal.code))
 
 
 def classify_signals(signals: Iterable[Signal]) -> tuple[ClassifiedSignal, ...]:

@@ -165,7 +165,9 @@ def _median_error(there: Matrix, median: float, noise: float) -> float:
 # --- from heartbeats to rows and columns ----------------------------------------------------------------------------------
 
 
-def rank_step_table(samples: Mapping[int, Sequence[StepSample]], *, steps: bool = False) -> tuple[list[int], Matrix]:
+def straggler_step_matrix(
+    samples: Mapping[int, Sequence[StepSample]], *, steps: bool = False
+) -> tuple[list[int], Matrix]:
     """(ranks, seconds by rank and step): selfTime, or stepTime with `steps`.
 
     Columns are steps. A rank whose newest steps are not those of the others (nothing couples them, or its launcher skips beats

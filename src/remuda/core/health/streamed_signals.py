@@ -22,7 +22,7 @@ import msgspec
 
 from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, Signal
 from remuda.api.meta import to_seconds, to_time
-from remuda.core.health.device_history import is_minor_fault
+from remuda.core.health.device_history import is_minor_device_history_fault
 from remuda.core.health.signals import ClassifiedSignal, classify_signal, is_repeat, with_signal
 from remuda.core.health.timers import SKEW_S
 
@@ -93,7 +93,7 @@ def can_change_verdict(heard: ClassifiedSignal) -> bool:
     """Whether it says something against a device, or takes something back, or is remembered for a trend."""
     fault = heard.fault
     is_harmless = fault.effect is DeviceState.HEALTHY and not (fault.clears or fault.retracts or fault.debounced)
-    return not is_harmless or is_minor_fault(heard)
+    return not is_harmless or is_minor_device_history_fault(heard)
 
 
 def _signal_reported_at(heard: HeardSignal) -> float:

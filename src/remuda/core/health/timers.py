@@ -39,7 +39,7 @@ def health_timers_of(policy: PolicyTimers) -> HealthTimers:
     )
 
 
-def quarantine_flapping(node: NodeDevices, now: float, timers: HealthTimers) -> dict[str, QuarantineOrder]:
+def health_quarantine_for_flapping(node: NodeDevices, now: float, timers: HealthTimers) -> dict[str, QuarantineOrder]:
     """Orders for devices that flapped too often and are not under one yet.
 
     Evidence of health (`probe-passed`) drops a device's flaps: lifting an order without it means that the next look orders

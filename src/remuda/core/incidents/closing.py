@@ -23,7 +23,7 @@ import msgspec
 from remuda.api.conditions import find_condition
 from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, IncidentStatus, RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_seconds, to_time
-from remuda.core.incidents.names import incident_subject_words
+from remuda.core.incidents.names import incident_subject_name
 from remuda.core.remedies.remedy_keys import is_workload_remedy_key
 
 # Remedies that were really taken, on whichever ladder.
@@ -50,7 +50,7 @@ def conclude_incident(
     incident: Incident, status: IncidentStatus, health: SubjectHealth, settle_s: float, now: float
 ) -> IncidentStatus:
     """The status closed, if it is over, else with a message that says what it waits for."""
-    what = incident_subject_words(incident.spec.subject)
+    what = incident_subject_name(incident.spec.subject)
     if incident.spec.dismiss:
         return closed_status(status, IncidentOutcome.DISMISSED, f"Dismissed: {incident.spec.dismiss}", now)
     if not health.node_uid:
@@ -72,7 +72,7 @@ def conclude_incident(
             )
         text = f"{what} recovered before anything was done."
         return closed_status(status, IncidentOutcome.FALSE_ALARM, text, now)
-    message = incident_waits_for(incident, status, health, settle_s)
+    message = incident_closing_waits_for(incident, status, health, settle_s)
     return status if message == status.message else msgspec.structs.replace(status, message=message)
 
 
@@ -89,9 +89,11 @@ def incident_was_acted_on(status: IncidentStatus) -> bool:
     return any(r.outcome in _DONE for r in status.remedies) or any(a.ended == "Failed" for a in status.affected)
 
 
-def incident_waits_for(incident: Incident, status: IncidentStatus, health: SubjectHealth, settle_s: float) -> str:
+def incident_closing_waits_for(
+    incident: Incident, status: IncidentStatus, health: SubjectHealth, settle_s: float
+) -> str:
     """What happened and what is to come, in one or two sentences."""
-    verdict, what = status.verdict, incident_subject_words(incident.spec.subject)
+    verdict, what = status.verdict, incident_subject_name(incident.spec.subject)
     state = verdict.state.value if incident.spec.subject.device else "in trouble"
     head = f"{what} is {state} ({verdict.reason})." if verdict.reason else f"{what} is {state}."
     if (running := _incident_running_rung(status)) is not None:
@@ -107,14 +109,14 @@ def incident_waits_for(incident: Incident, status: IncidentStatus, health: Subje
         return f"{head} {ladder.message} Waits for an operator to replace it{ask} or to dismiss this."
     if ladder is not None and ladder.status == "Unknown":
         return f"{head} {ladder.message} Waits for it to be healthy again."
-    if words := incident_rung_waits_for(status):
+    if words := incident_closing_waits_for_rung(status):
         return f"{head} {words}"
     if health.out_by:
         return f"{head} Waits for {health.out_by} to lift the quarantine."
     return f"{head} {health.waits or 'Waits for a remedy, or for it to be healthy again.'}"
 
 
-def incident_rung_waits_for(status: IncidentStatus) -> str:
+def incident_closing_waits_for_rung(status: IncidentStatus) -> str:
     """What the ladder's next rung waits for; "" when it waits for nothing."""
     last = next((r for r in reversed(status.remedies) if not is_workload_remedy_key(r.key)), None)
     if last is None:

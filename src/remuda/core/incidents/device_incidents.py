@@ -33,10 +33,10 @@ from remuda.core.incidents.names import (
 from remuda.core.incidents.pods import (
     NodeIncidentView,
     affected_pods,
-    container_exit_evidence,
+    crashed_pods_in_incident,
     follow_affected_pods,
-    launcher_exit_evidence,
-    pods_just_ended,
+    incident_evidence_of_container_exit,
+    incident_evidence_of_launcher_exit,
 )
 
 BEFORE_S = 600.0  # signals so long before the verdict are part of its story
@@ -66,7 +66,7 @@ def plan_device_incidents(
         past = incidents_of(mine.get(device, ()), device_subject(sight.name, device))
         standing = next((i for i in past if i.is_open), None)
         if standing is None and verdict is not None and not _is_parents_incident(verdict, seen, verdicts):
-            if not is_bad_verdict(verdict, now, times):
+            if not verdict_warrants_incident(verdict, now, times):
                 if verdict.state is DeviceState.DEGRADED and verdict.since is not None:
                     looks.append(to_seconds(verdict.since) + times.degraded)
             elif (fresh := _new_device_incident(sight, devices, verdict, past, now)) is not None:
@@ -85,7 +85,7 @@ def plan_device_incidents(
     return IncidentPlan(tuple(opened), tuple(amended), look_again_s=None if again is None else again - now + 0.01)
 
 
-def is_bad_verdict(verdict: Verdict, now: float, times: IncidentTimes) -> bool:
+def verdict_warrants_incident(verdict: Verdict, now: float, times: IncidentTimes) -> bool:
     if verdict.state is DeviceState.DEGRADED:
         return verdict.since is None or now >= to_seconds(verdict.since) + times.degraded
     return verdict.state in (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)
@@ -129,7 +129,7 @@ def _look_at_device(
     if status.opened_at is None:
         status = _begun_device_status(status, sight, seen, verdict, now)
     is_own_order = order is not None and order.incident == incident.name
-    if verdict is not None and is_bad_verdict(verdict, now, times):
+    if verdict is not None and verdict_warrants_incident(verdict, now, times):
         # An order of the incident's own is its remedy, not its fault; so is the verdict that still stands when it is lifted.
         # Neither is a probe that found what was known: the ladder asks what broke.
         is_told = verdict.origin[0] == "probe" and bool(status.verdict.reason)
@@ -182,7 +182,9 @@ def _affected_by_device(
 ) -> list[Affected]:
     """Who has the device or a slice of it, and who had it until a crash at `since` or later."""
     rows = [name, *(d.id for d in devices.observed.devices if d.parent == name)]
-    found = [(row, holder) for row in rows for holder in held.get(row, ())] + pods_just_ended(sight, rows, since)
+    found = [(row, holder) for row in rows for holder in held.get(row, ())] + crashed_pods_in_incident(
+        sight, rows, since
+    )
     of: dict[str, list[str]] = {}
     for row, holder in found:
         if row not in of.setdefault(holder.uid, []):
@@ -213,8 +215,8 @@ def _device_evidence(
         yield Evidence("verdict", words, verdict.since, verdict.source, verdict.reason, sight.name, verdict.device)
     uids = {a.uid for a in status.affected if a.uid}
     since = began - times.look_back
-    yield from container_exit_evidence(sight.pods, uids, since, sight.ranks)
-    yield from launcher_exit_evidence(devices.observed.launchers, uids, since, sight.name)
+    yield from incident_evidence_of_container_exit(sight.pods, uids, since, sight.ranks)
+    yield from incident_evidence_of_launcher_exit(devices.observed.launchers, uids, since, sight.name)
 
 
 def _signal_evidence(signal: Signal, node: str, device: str) -> Evidence:

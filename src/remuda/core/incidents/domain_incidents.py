@@ -18,7 +18,7 @@ from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause
 from remuda.core.health.correlation import DomainSuspect
 from remuda.core.health.failure_index import WINDOW_S
-from remuda.core.incidents.closing import closed_status, incident_rung_waits_for
+from remuda.core.incidents.closing import closed_status, incident_closing_waits_for_rung
 from remuda.core.incidents.evidence import with_evidence
 from remuda.core.incidents.names import IncidentPlan, blank_incident, domain_subject, incident_name, incidents_of
 from remuda.core.remedies.rungs import LADDER
@@ -119,7 +119,11 @@ def _conclude_domain(
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         words = f"Waits for {len(left)} of its {len(parts)} parts to be closed: {', '.join(left[:_NAMED])}{more}."
         ladder = find_condition(status.conditions, LADDER)
-        said = ladder.message if ladder is not None and ladder.status != "True" else incident_rung_waits_for(status)
+        said = (
+            ladder.message
+            if ladder is not None and ladder.status != "True"
+            else incident_closing_waits_for_rung(status)
+        )
         message = " ".join(filter(None, (status.verdict.message, said, words)))
         return status if message == status.message else msgspec.structs.replace(status, message=message)
     outcomes = {p.status.outcome for p in parts}

@@ -42,9 +42,9 @@ from remuda.core.incidents.names import (
 )
 from remuda.core.incidents.node_incidents import NODE_LOST
 from remuda.core.incidents.workload_remedies import (
-    conclude_remedies,
-    is_recovery_under_way,
-    with_workload_record,
+    conclude_incident_workload_remedies,
+    incident_with_workload_remedy,
+    is_incident_recovery_under_way,
     workload_record,
 )
 
@@ -90,7 +90,7 @@ class _GangIncidentPlanner:
             if recovery.cause is not Cause.PREEMPTION and recovery.detected_at is not None:
                 self._place_interruption(recovery)
         for name, status in self.status.items():
-            self.status[name] = conclude_remedies(status, self.sight.target, job, self.now)
+            self.status[name] = conclude_incident_workload_remedies(status, self.sight.target, job, self.now)
         for incident in self._all_incidents():
             if incident.spec.subject == gang_subject(self.sight.namespace, self.sight.gang):
                 self.status[incident.name] = self._conclude_gang(incident, self.status[incident.name])
@@ -139,7 +139,7 @@ class _GangIncidentPlanner:
             if self.now < detected + wait:
                 self.looks.append(detected + wait)  # its own incident is about to be opened
                 return
-        if self.now > detected + TOO_OLD_S and not is_recovery_under_way(recovery, self.sight.job):
+        if self.now > detected + TOO_OLD_S and not is_incident_recovery_under_way(recovery, self.sight.job):
             return
         subject = gang_subject(self.sight.namespace, self.sight.gang)
         past = incidents_of(self._all_incidents(), subject)
@@ -160,7 +160,7 @@ class _GangIncidentPlanner:
         if is_own and status.outcome is None:
             status = self._begun_gang_status(status, recovery)
         record = workload_record(recovery, self.sight.target, self.sight.job, counted_in)
-        status = with_workload_record(status, record)
+        status = incident_with_workload_remedy(status, record)
         status = with_affected(
             status, _affected_seats(self.sight, recovery, None if is_own else (subject.node, subject.device))
         )
@@ -204,7 +204,7 @@ class _GangIncidentPlanner:
         self.status[home.name] = msgspec.structs.replace(merged, part_of=into.name, lost_gpu_hours=0.0)
         target = self.status[into.name]
         for record in status.remedies:
-            target = with_workload_record(target, record)
+            target = incident_with_workload_remedy(target, record)
         target = with_evidence(target, status.evidence)
         if status.first_signal_at is not None and target.first_signal_at is not None:
             first = min(status.first_signal_at, target.first_signal_at)

@@ -107,7 +107,7 @@ def incidents_of(incidents: Iterable[Incident], subject: Subject) -> list[Incide
     return sorted((i for i in incidents if i.spec.subject == subject), key=_incident_opened_at)
 
 
-def incident_subject_words(subject: Subject) -> str:
+def incident_subject_name(subject: Subject) -> str:
     """How people call it."""
     match subject.kind:
         case SubjectKind.DEVICE:

@@ -30,7 +30,12 @@ from remuda.core.incidents.names import (
     incidents_of,
     node_subject,
 )
-from remuda.core.incidents.pods import NodeIncidentView, affected_pods, container_exit_evidence, follow_affected_pods
+from remuda.core.incidents.pods import (
+    NodeIncidentView,
+    affected_pods,
+    follow_affected_pods,
+    incident_evidence_of_container_exit,
+)
 
 NODE_LOST = "NodeLost"
 WELL_AGAIN = "WellAgain"
@@ -140,7 +145,7 @@ def _look_at_node(
     status = with_affected(status, follow_affected_pods(status.affected, sight, held, None, now))
     began = to_seconds(status.first_signal_at) if status.first_signal_at is not None else now
     uids = {a.uid for a in status.affected if a.uid}
-    evidence += container_exit_evidence(sight.pods, uids, began, sight.ranks)
+    evidence += incident_evidence_of_container_exit(sight.pods, uids, began, sight.ranks)
     status = with_evidence(status, evidence)
     return status, SubjectHealth(None if troubles else _node_well_since(status, now), sight.node_uid)
 

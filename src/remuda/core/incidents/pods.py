@@ -17,7 +17,7 @@ from remuda.api.meta import to_seconds, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.core.health.device_holders import DeviceHolder, HoldersByDevice
 from remuda.core.incidents.evidence import affected_pod_ended
-from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.state.snapshot import snapshot_devices_of_pod
 
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
@@ -34,7 +34,7 @@ class NodeIncidentView(msgspec.Struct, frozen=True):
     dead_since: float | None = None  # when its lease ran out
 
 
-def affected_pod_owner_words(pod: Pod) -> str:
+def owner_of_incident_pod(pod: Pod) -> str:
     """The TrainingJob's name, or the owner as `Kind/name`; "" for a pod of its own."""
     if pod.owner("TrainingJob") is not None and (gang := pod.labels.get(LABEL_GANG)):
         return gang
@@ -61,7 +61,7 @@ def affected_pods(
             node=sight.name,
             devices=device_of.get(holder.uid, []),
             container=holder.container,
-            gang=affected_pod_owner_words(pod) if pod is not None else "",
+            gang=owner_of_incident_pod(pod) if pod is not None else "",
             rank=sight.ranks.get(holder.uid),
             restarts=_affected_pod_restarts(pod) if pod is not None else 0,
         )
@@ -89,7 +89,7 @@ def follow_affected_pods(
     return found
 
 
-def container_exit_evidence(
+def incident_evidence_of_container_exit(
     pods: Iterable[Pod], uids: set[str], since: float, ranks: Mapping[str, int]
 ) -> list[Evidence]:
     """How containers of these pods ended by themselves, at `since` or later, with something else than success."""
@@ -121,7 +121,9 @@ def _pod_exits(pod: Pod, since: float, rank: int | None) -> Iterator[Evidence]:
             )
 
 
-def pods_just_ended(sight: NodeIncidentView, devices: Iterable[str], since: float) -> list[tuple[str, DeviceHolder]]:
+def crashed_pods_in_incident(
+    sight: NodeIncidentView, devices: Iterable[str], since: float
+) -> list[tuple[str, DeviceHolder]]:
     """(device, pod) of pods that had one of the devices and crashed at `since` or later: they hold nothing any more, and may
     be gone."""
     wanted = set(devices)
@@ -129,12 +131,12 @@ def pods_just_ended(sight: NodeIncidentView, devices: Iterable[str], since: floa
         (device, DeviceHolder(f"{pod.namespace}/{pod.name}", pod.uid))
         for pod in sight.pods
         if (pod.is_terminal or pod.uid not in sight.present) and any(_pod_exits(pod, since, None))
-        for device in devices_of_pod(pod)
+        for device in snapshot_devices_of_pod(pod)
         if device in wanted
     ]
 
 
-def launcher_exit_evidence(
+def incident_evidence_of_launcher_exit(
     reports: Iterable[LauncherReport], uids: set[str], since: float, node: str
 ) -> list[Evidence]:
     """The same of processes under a launcher, whose container goes on."""

@@ -33,7 +33,7 @@ def incident_began_at(incident: Incident) -> float:
     return to_seconds(known) if known is not None else 0.0
 
 
-def device_hours_out(incident: Incident, now: float) -> float:
+def device_hours_lost_to_incident(incident: Incident, now: float) -> float:
     """How long its devices were out of use, so far."""
     status = incident.status
     if status.opened_at is None or not status.devices:
@@ -69,7 +69,7 @@ def _incident_cause_totals(cause: str, incidents: list[Incident], now: float) ->
         count=len(incidents),
         open=sum(i.is_open for i in incidents),
         lost_gpu_hours=round(sum(i.status.lost_gpu_hours for i in incidents), 4),
-        device_hours_out=round(sum(device_hours_out(i, now) for i in incidents), 4),
+        device_hours_out=round(sum(device_hours_lost_to_incident(i, now) for i in incidents), 4),
         cured_seconds=round(sum(cures) / len(cures), 3) if cures else None,
         between_seconds=round((starts[-1] - starts[0]) / (len(starts) - 1), 3) if len(starts) > 1 else None,
     )

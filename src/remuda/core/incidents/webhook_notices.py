@@ -20,9 +20,9 @@ from remuda.api.conditions import find_condition
 from remuda.api.incidents import Incident, IncidentOutcome, RemedyOutcome
 from remuda.api.meta import JsonObject, KObject, to_seconds
 from remuda.api.remedies import RemedyPolicy, Webhook
-from remuda.core.incidents.names import incident_subject_words
+from remuda.core.incidents.names import incident_subject_name
 from remuda.core.remedies.remedy_keys import is_workload_remedy_key
-from remuda.core.remedies.rungs import LADDER, TOO_EARLY, ladder_has_ended
+from remuda.core.remedies.rungs import LADDER, TOO_EARLY, are_remedies_exhausted
 
 ANNOTATION = "remuda.dev/notified"
 MAX_AGE_S = 3600.0
@@ -45,7 +45,7 @@ class DueNotice(msgspec.Struct, frozen=True):
 
 def incident_notices(incident: Incident) -> list[WebhookNotice]:
     """What there is to say, oldest first."""
-    status, what = incident.status, incident_subject_words(incident.spec.subject)
+    status, what = incident.status, incident_subject_name(incident.spec.subject)
     if status.opened_at is None or status.outcome is IncidentOutcome.MERGED:
         return []
     pods = [a.pod for a in status.affected]
@@ -65,7 +65,7 @@ def incident_notices(incident: Incident) -> list[WebhookNotice]:
             at = record.ended_at or record.started_at
             found.append(WebhookNotice(f"{REMEDY}/{record.key}/{record.outcome.value}", REMEDY, at, text))
     ladder = find_condition(status.conditions, LADDER)
-    if ladder is not None and ladder_has_ended(incident):
+    if ladder is not None and are_remedies_exhausted(incident):
         at = ladder.last_transition_time
         id = f"{REMEDY}/ended/{int(to_seconds(at)) if at is not None else 0}"
         found.append(WebhookNotice(id, REMEDY, at, f"{what}: {ladder.message} ({incident.name})"))
@@ -77,7 +77,7 @@ def incident_notices(incident: Incident) -> list[WebhookNotice]:
     return found
 
 
-def breaker_notices(policy: RemedyPolicy) -> list[WebhookNotice]:
+def breaker_incident_notices(policy: RemedyPolicy) -> list[WebhookNotice]:
     """That it opened, or that it has closed again, whichever is the newest."""
     breaker = policy.status.breaker
     if breaker.since is None:
@@ -92,7 +92,7 @@ def due_notices(
     obj: KObject, notices: Sequence[WebhookNotice], webhooks: Sequence[Webhook], now: float
 ) -> tuple[DueNotice, ...]:
     """Those that a webhook wants, has not taken, and that are not too old."""
-    told = taken_notices(obj)
+    told = taken_incident_notices(obj)
     return tuple(
         DueNotice(webhook.url, notice)
         for webhook in webhooks
@@ -103,7 +103,7 @@ def due_notices(
     )
 
 
-def taken_notices(obj: KObject) -> Mapping[str, list[str]]:
+def taken_incident_notices(obj: KObject) -> Mapping[str, list[str]]:
     """What each webhook has taken; an annotation that somebody spoilt counts as none."""
     try:
         return msgspec.json.decode(obj.annotations.get(ANNOTATION, "{}"), type=dict[str, list[str]])
@@ -111,9 +111,9 @@ def taken_notices(obj: KObject) -> Mapping[str, list[str]]:
         return {}
 
 
-def taken_notices_patch(obj: KObject, url: str, ids: Sequence[str]) -> JsonObject:
+def taken_incident_notices_patch(obj: KObject, url: str, ids: Sequence[str]) -> JsonObject:
     """The patch that remembers it."""
-    told = {name: list(known) for name, known in taken_notices(obj).items()}
+    told = {name: list(known) for name, known in taken_incident_notices(obj).items()}
     known = told.setdefault(webhook_id(url), [])
     known += [id for id in ids if id not in known]
     return {"metadata": {"annotations": {ANNOTATION: msgspec.json.encode(told).decode()}}}

@@ -42,19 +42,19 @@ def _recovery_outcome(recovery: Recovery, job: TrainingJob | None) -> tuple[Reme
         return RemedyOutcome.FAILED, (job.status.reason if job is not None else "JobDeleted") or recovery.reason
     if job.status.phase == "Succeeded":
         return RemedyOutcome.SUCCEEDED, recovery.reason
-    if not is_recovery_under_way(recovery, job):
+    if not is_incident_recovery_under_way(recovery, job):
         return RemedyOutcome.FAILED, "AnotherInterruption"
     return RemedyOutcome.RUNNING, recovery.reason
 
 
-def is_recovery_under_way(recovery: Recovery, job: TrainingJob | None) -> bool:
+def is_incident_recovery_under_way(recovery: Recovery, job: TrainingJob | None) -> bool:
     """The gang has not made a step since, and nothing has overtaken it."""
     if job is None or job.is_finished or recovery.first_step_at is not None:
         return False
     return bool(job.status.recoveries) and job.status.recoveries[-1].detected_at == recovery.detected_at
 
 
-def with_workload_record(status: IncidentStatus, record: RemedyRecord) -> IncidentStatus:
+def incident_with_workload_remedy(status: IncidentStatus, record: RemedyRecord) -> IncidentStatus:
     """The record in its place, and the GPU-hours of all of them. Of too many the oldest workload remedies that are over go."""
     remedies = list(status.remedies)
     place = next((n for n, r in enumerate(remedies) if _is_same_interruption(r, record)), None)
@@ -74,7 +74,9 @@ def with_workload_record(status: IncidentStatus, record: RemedyRecord) -> Incide
     return msgspec.structs.replace(status, remedies=remedies, lost_gpu_hours=lost)
 
 
-def conclude_remedies(status: IncidentStatus, target: str, job: TrainingJob | None, now: float) -> IncidentStatus:
+def conclude_incident_workload_remedies(
+    status: IncidentStatus, target: str, job: TrainingJob | None, now: float
+) -> IncidentStatus:
     """Records whose interruption is in no record of the gang any more: the job was deleted, or it was long ago."""
     known = {r.detected_at for r in job.status.recoveries} if job is not None else set()
     remedies = [

@@ -84,7 +84,7 @@ def watch_breaker(breaker: Breaker, failures: Iterable[NodeFailure], pool: int, 
     return watch
 
 
-def with_last_opening(status: BreakerStatus, before: BreakerStatus, now: float) -> BreakerStatus:
+def with_last_breaker_opening(status: BreakerStatus, before: BreakerStatus, now: float) -> BreakerStatus:
     """What a policy's status says. One that has closed says when it was open: `before` is all that knows it, and whoever was told
     that it opened is owed the other half."""
     if status.open or before.since is None:

@@ -33,7 +33,7 @@ from remuda.api.names import (
     MANAGER_APP,
 )
 from remuda.api.remedies import Drain
-from remuda.core.devices.machine_models import known_machine_models, load_machine_model
+from remuda.core.devices.machine_models import known_machine_models, load_built_in_machine_model
 
 # Taints by which others say that they are taking the node down.
 OTHERS_TAINTS = {
@@ -85,14 +85,14 @@ def remedy_marks(node: Node) -> set[str]:
     return {marks[name] for name in (ANNOTATION_REMEDY_BY, ANNOTATION_CORDONED_BY) if marks.get(name)}
 
 
-def remedy_hold_patch(node: Node, incident: str) -> JsonObject:
+def node_hold_patch_for_remedy(node: Node, incident: str) -> JsonObject:
     """What makes the node ours, and nothing else yet. {} when it is."""
     if remedy_holder(node) == incident:
         return {}
     return {"metadata": {"annotations": {ANNOTATION_REMEDY_BY: incident}}}
 
 
-def remedy_node_patch(
+def node_drain_patch_for_remedy(
     node: Node, incident: str, *, hold: bool, cordon: bool, request: DrainRequest | None
 ) -> JsonObject:
     """What makes the node ours as far as asked, or gives it back. {} when it is so already.
@@ -137,7 +137,7 @@ class RecycleDomain(msgspec.Struct, frozen=True):
     missing: int = 0  # nodes the model says there are and nobody has seen
 
 
-def recycle_domain(node: Node, devices: NodeDevices | None, peers: Iterable[Node]) -> RecycleDomain:
+def domain_recycled_by_remedy(node: Node, devices: NodeDevices | None, peers: Iterable[Node]) -> RecycleDomain:
     """`peers`: nodes that may share its domain; others among them do no harm."""
     label, size = _recycle_domain_fabric(devices)
     value = node.labels.get(label, "")
@@ -154,7 +154,7 @@ def _recycle_domain_fabric(devices: NodeDevices | None) -> tuple[str, int]:
     """The label that names the domain, and how many nodes one has; (label, 1) when the model has none."""
     model = devices.observed.model if devices is not None else ""
     if model in known_machine_models():
-        fabric = load_machine_model(model).fabric
+        fabric = load_built_in_machine_model(model).fabric
         if fabric is not None:
             return fabric.label, fabric.nodes
     return LABEL_CLIQUE, 1

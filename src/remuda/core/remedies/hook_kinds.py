@@ -77,7 +77,7 @@ def _invalid_hook_kind(text: str, why: str, fix: str) -> Refusal:
     return Refusal("InvalidHookKind", f"`{text:.200}` cannot be allowed: {why}.", fix, "allow-hook-kind")
 
 
-def check_hook_kind(body: JsonObject, allowed: HookKinds) -> None:
+def require_allowed_remedy_hook_kind(body: JsonObject, allowed: HookKinds) -> None:
     """Refusal HookKindNotAllowed. `body`: with everything filled in."""
     version, kind = str(body.get("apiVersion") or ""), str(body.get("kind") or "")
     namespace = str((body.get("metadata") or {}).get("namespace") or "")

@@ -52,7 +52,7 @@ class RemedyOccupancy:
         self.drop(footprint.incident)
         self._known[footprint.incident] = footprint
         insort(self._begun.setdefault(footprint.policy, []), (footprint.began, footprint.incident))
-        for kind in limits_counted_under(footprint) if footprint.is_active else ():
+        for kind in remedy_limits_for_footprint(footprint) if footprint.is_active else ():
             counts = self._counts.setdefault((footprint.policy, kind), {})
             for node in footprint.nodes:
                 counts[node] = counts.get(node, 0) + 1
@@ -63,7 +63,7 @@ class RemedyOccupancy:
             return
         begun = self._begun[footprint.policy]
         del begun[bisect_right(begun, (footprint.began, incident)) - 1]
-        for kind in limits_counted_under(footprint) if footprint.is_active else ():
+        for kind in remedy_limits_for_footprint(footprint) if footprint.is_active else ():
             counts = self._counts[footprint.policy, kind]
             for node in footprint.nodes:
                 counts[node] -= 1
@@ -95,14 +95,14 @@ class RemedyOccupancy:
             standing is None
             or not standing.is_active
             or standing.policy != new.policy
-            or kind not in limits_counted_under(standing)
+            or kind not in remedy_limits_for_footprint(standing)
         ):
             return set()
         counts = self._counts[new.policy, kind]
         return {node for node in standing.nodes if counts[node] == standing.nodes.count(node)}
 
 
-def limits_counted_under(footprint: RemedyFootprint) -> list[LimitKind]:
+def remedy_limits_for_footprint(footprint: RemedyFootprint) -> list[LimitKind]:
     """The limits it counts under."""
     found = [POOL, ("cause", footprint.cause)]
     if footprint.rack:

@@ -142,7 +142,7 @@ def remedy_policy_for(device_type: str, labels: Mapping[str, str], policies: Ite
     return best or fallback
 
 
-def first_device_type(devices: NodeDevices) -> str:
+def device_type_for_remedy_policy(devices: NodeDevices) -> str:
     """A node goes by the policy of its first device."""
     return next((d.type for d in devices.observed.devices if not d.parent), "")
 
@@ -202,7 +202,7 @@ def policy_ladders(policy: RemedyPolicy) -> Sequence[Ladder]:
     return policy.spec.ladders or BUILT_IN_LADDERS
 
 
-def ladder_for_verdict(policy: RemedyPolicy, verdict: IncidentVerdict) -> Ladder | None:
+def remedy_policy_ladder_for_verdict(policy: RemedyPolicy, verdict: IncidentVerdict) -> Ladder | None:
     """None: nothing is done to the device. One that is merely slow, about which nothing is known, or that an operator keeps out
     for reasons of their own, is only worked on when the policy names its reason, or the fault table asks for more than a
     restart of the application."""
@@ -223,7 +223,7 @@ def _climbable_ladder(ladder: Ladder) -> Ladder | None:
     return ladder if ladder.rungs else None
 
 
-def unknown_ladder_reasons(policy: RemedyPolicy) -> list[str]:
+def remedy_reasons_matching_no_fault(policy: RemedyPolicy) -> list[str]:
     """What its ladders wait for and no fault of this build has as its reason."""
     known = {f.reason for f in fault_table().by_code.values()} | OWN_REASONS | {r.value for r in DeviceRemedy}
     return sorted({ladder.when for ladder in policy.spec.ladders} - known - {ANY_FAULT})

@@ -15,8 +15,8 @@ from remuda.api.meta import to_seconds
 from remuda.api.remedies import RemedyPolicy, RemedyPolicyStatus
 from remuda.core.remedies.breaker import NodeFailure, breaker_status
 from remuda.core.remedies.ladder.climb import BY
-from remuda.core.remedies.policies import first_device_type, remedy_policy_for
-from remuda.core.remedies.rungs import is_rung_held_back, is_under_remedy
+from remuda.core.remedies.policies import device_type_for_remedy_policy, remedy_policy_for
+from remuda.core.remedies.rungs import is_remedy_held_back, is_under_remedy
 
 REMEMBERED_S = 86_400.0  # how far back failures matter to a breaker
 _FAILED = (DeviceState.UNHEALTHY, DeviceState.UNKNOWN)
@@ -45,13 +45,13 @@ def work_out_policy_status(
         node.name
         for node in nodes
         if node.name in ledgers
-        and remedy_policy_for(first_device_type(ledgers[node.name]), node.labels, among).name == policy.name
+        and remedy_policy_for(device_type_for_remedy_policy(ledgers[node.name]), node.labels, among).name == policy.name
     }
     found = [i for i in incidents if i.spec.subject.node in mine]
     failures = [f for i in found if (f := breaker_failure(i)) is not None and f.at >= now - REMEMBERED_S]
     return RemedyPolicyStatus(
         nodes=len(mine),
         under_remedy=sorted({i.spec.subject.node for i in found if is_under_remedy(i)}),
-        held_back=sum(map(is_rung_held_back, found)),
+        held_back=sum(map(is_remedy_held_back, found)),
         breaker=breaker_status(policy.spec.breaker, failures, len(mine), now),
     )

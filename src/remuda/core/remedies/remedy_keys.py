@@ -55,7 +55,7 @@ def drain_rung_key(rung: str) -> str:
     return f"drain-{rung}"
 
 
-def verify_key(rung: str) -> str:
+def remedy_key_of_probe(rung: str) -> str:
     return f"probe-{rung}"
 
 
@@ -78,9 +78,9 @@ def names_action(key: str, action: str) -> bool:
     return key.startswith(f"{action}-")
 
 
-def recheck_key(number: int) -> str:
+def remedy_key_of_recheck(number: int) -> str:
     return f"{_RECHECK}{number}"
 
 
-def is_recheck_key(key: str) -> bool:
+def is_remedy_key_of_recheck(key: str) -> bool:
     return key.startswith(_RECHECK)

@@ -33,10 +33,10 @@ from remuda.core.remedies.drain import (
     DrainRequest,
     RecycleDomain,
     has_to_be_drained,
+    node_drain_patch_for_remedy,
     other_actor_on_node,
     plan_drain,
     remedy_holder,
-    remedy_node_patch,
 )
 from remuda.core.remedies.hook_objects import HookCall, HookResult, hook_body
 from remuda.core.remedies.limits import limit_of_share
@@ -319,7 +319,7 @@ def _rollout_node_patch(rollout: NodeRollout, node: Node, step: NodeStep) -> Jso
     if step.phase is StepPhase.DRAINING and step.since is not None:
         request = DrainRequest(owner, to_seconds(step.since) + rollout.spec.drain.checkpoint_seconds)
     is_cordoned = step.phase is not StepPhase.DONE
-    return remedy_node_patch(node, owner, hold=step.phase in BUSY, cordon=is_cordoned, request=request)
+    return node_drain_patch_for_remedy(node, owner, hold=step.phase in BUSY, cordon=is_cordoned, request=request)
 
 
 def _rollout_step_orders(rollout: NodeRollout, step: NodeStep, ledger: NodeDevices) -> dict[str, DeviceOrder]:

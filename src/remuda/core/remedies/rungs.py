@@ -22,7 +22,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.incidents import Incident, IncidentPhase, RemedyOutcome, RemedyRecord, Subject, SubjectKind
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Action, Ladder, Offender, Rung
-from remuda.core.remedies.remedy_keys import drain_rung_key, is_workload_remedy_key, rung_key, verify_key
+from remuda.core.remedies.remedy_keys import drain_rung_key, is_workload_remedy_key, remedy_key_of_probe, rung_key
 
 # Condition of an incident: True while its ladder is climbed (the reason says which), False once it has ended without a cure.
 LADDER = "Ladder"
@@ -54,14 +54,14 @@ class LadderStage(msgspec.Struct, frozen=True):
 
     @property
     def verify_key(self) -> str:
-        return verify_key(self.key) if self.rung.action in _CHANGES else ""
+        return remedy_key_of_probe(self.key) if self.rung.action in _CHANGES else ""
 
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(filter(None, (self.drain_rung_key, self.key, self.verify_key)))
 
 
-def ladder_stages(ladder: Ladder) -> list[LadderStage]:
+def lay_out_remedy_stages(ladder: Ladder) -> list[LadderStage]:
     taken: dict[Action, int] = {}
     stages = []
     for rung in ladder.rungs:
@@ -109,13 +109,13 @@ def _has_rung_begun(record: RemedyRecord | None) -> bool:
     return record is not None and record.started_at is not None
 
 
-def first_rung_began_at(incident: Incident) -> float | None:
+def first_remedy_began_at(incident: Incident) -> float | None:
     """When the first rung was taken; None when none was."""
     starts = [r.started_at for r in device_remedies(incident.status.remedies).values() if r.started_at is not None]
     return to_seconds(min(starts)) if starts else None
 
 
-def ladder_has_ended(incident: Incident) -> bool:
+def are_remedies_exhausted(incident: Incident) -> bool:
     condition = find_condition(incident.status.conditions, LADDER)
     return condition is not None and condition.status == "False"
 
@@ -125,16 +125,16 @@ def is_under_remedy(incident: Incident) -> bool:
     if not incident.is_open:
         return False
     records = device_remedies(incident.status.remedies).values()
-    is_soaking = incident.status.phase is IncidentPhase.VERIFYING and first_rung_began_at(incident) is not None
+    is_soaking = incident.status.phase is IncidentPhase.VERIFYING and first_remedy_began_at(incident) is not None
     return is_soaking or any(r.outcome is RemedyOutcome.RUNNING for r in records)
 
 
-def is_rung_held_back(incident: Incident) -> bool:
+def is_remedy_held_back(incident: Incident) -> bool:
     records = device_remedies(incident.status.remedies).values()
     return incident.is_open and any(r.outcome is RemedyOutcome.HELD_BACK and r.reason not in OWN_TIME for r in records)
 
 
-def needs_approval(record: RemedyRecord) -> bool:
+def remedy_needs_approval(record: RemedyRecord) -> bool:
     """Only an operator's yes or no gets it on."""
     is_part = record.outcome is RemedyOutcome.HELD_BACK and record.reason == PART_OF_DOMAIN
     return is_part or record.outcome is RemedyOutcome.WAITING

@@ -15,11 +15,11 @@ from remuda.api.errors import Refusal
 from remuda.api.incidents import IncidentVerdict
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.remedies import Action, Mode, RemedyPolicy
-from remuda.core.devices.fault_codes import classify_fault
+from remuda.core.devices.fault_codes import classify_device_fault_code
 from remuda.core.health.device_holders import device_holders_on
 from remuda.core.remedies.drain import RecycleDomain, has_to_be_drained, other_actor_on_node
-from remuda.core.remedies.policies import ladder_for_verdict
-from remuda.core.remedies.rungs import RECYCLES, ladder_stages
+from remuda.core.remedies.policies import remedy_policy_ladder_for_verdict
+from remuda.core.remedies.rungs import RECYCLES, lay_out_remedy_stages
 
 
 class RungImpact(msgspec.Struct, frozen=True):
@@ -59,9 +59,9 @@ def what_if_remedies(
     if not any(d.id == device for d in rows):
         known = ", ".join(d.id for d in ledger.observed.devices) if ledger is not None else "none"
         raise Refusal("DeviceNotFound", f"{node.name} has no device `{device}`.", f"It has {known}.", "device")
-    fault = classify_fault("kmsg" if code.startswith("xid-") else code.partition("-")[0], code)
+    fault = classify_device_fault_code("kmsg" if code.startswith("xid-") else code.partition("-")[0], code)
     verdict = IncidentVerdict(state=fault.effect, reason=fault.reason, remedy=fault.remedy.value)
-    ladder = ladder_for_verdict(policy, verdict)
+    ladder = remedy_policy_ladder_for_verdict(policy, verdict)
     said = WhatIf(policy.name, policy.spec.mode, fault.reason, fault.remedy.value, ladder.when if ladder else "")
     remarks = []
     if fault.effect is not DeviceState.UNHEALTHY:
@@ -75,7 +75,7 @@ def what_if_remedies(
         _rung_impact(
             policy, stage.key, stage.rung.action, stage.rung.hook is not None, node.name, ids, domain, ledgers, pods
         )
-        for stage in ladder_stages(ladder)
+        for stage in lay_out_remedy_stages(ladder)
     )
     return msgspec.structs.replace(said, quarantined=ids, hits=hits, remarks=tuple(remarks))
 

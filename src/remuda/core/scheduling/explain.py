@@ -18,7 +18,7 @@ from remuda.core.scheduling.first_fit import count_fitting_pods, may_schedule_on
 from remuda.core.scheduling.placement_request import PodAsk
 from remuda.core.state.pod_requests import is_extended_resource
 from remuda.core.state.snapshot import NodeView, Snapshot, tolerates_taints
-from remuda.core.state.transaction import Transaction, resource_node_lacks
+from remuda.core.state.transaction import Transaction, resource_snapshot_node_lacks
 
 NO_AGENT = "NoAgent"
 
@@ -136,7 +136,7 @@ def _why_node_takes_no_pod(view: NodeView, pod: PodAsk) -> str:
         return "without a live agent"
     if not tolerates_taints(pod.tolerations, view.taints):
         return "tainted"
-    if missing := resource_node_lacks(view, pod.requests):
+    if missing := resource_snapshot_node_lacks(view, pod.requests):
         return f"without {missing}"
     for key, value in pod.node_selector:
         if key.startswith(("nvidia.com/", "amd.com/")) and view.labels.get(key) != value:

@@ -1,8 +1,8 @@
 """Which of some pods fit on some nodes: first fit, largest pods first, nodes in their order. Pure.
 
-What a pod takes of a node is the `Transaction`'s to say. Every question here leaves it as it was; `spend_assignments` changes it,
-and so does `count_fitting_pods` when it is told to keep. Degraded devices are given only to pods that say so, and only when no
-others will do.
+What a pod takes of a node is the `Transaction`'s to say. Every question here leaves it as it was; `spend_placement_assignments`
+changes it, and so does `count_fitting_pods` when it is told to keep. Degraded devices are given only to pods that say so, and
+only when no others will do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from remuda.core.scheduling.driver_version import is_node_driver_too_old, node_d
 from remuda.core.scheduling.node_affinity import is_node_in_terms
 from remuda.core.scheduling.placement_request import Assignment, PodAsk
 from remuda.core.state.snapshot import NodeView, Snapshot, tolerates_taints
-from remuda.core.state.transaction import Transaction, resource_node_lacks
+from remuda.core.state.transaction import Transaction, resource_snapshot_node_lacks
 
 
 def fit_all_pods(
@@ -32,7 +32,7 @@ def fit_all_pods(
     return found if fits else None
 
 
-def fit_fewer_pods(
+def first_fit_without_optional_pods(
     snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk], transaction: Transaction
 ) -> list[Assignment] | None:
     """All that the gang needs and as many of the others as fit; None when not even those, or nothing, would."""
@@ -60,12 +60,14 @@ def count_fitting_pods(
     return len(found)
 
 
-def free_devices_on_nodes(nodes: Iterable[int], transaction: Transaction) -> int:
+def free_devices_for_placement(nodes: Iterable[int], transaction: Transaction) -> int:
     """Whole devices that are free there."""
     return sum(transaction.free[ix].bit_count() for ix in nodes)
 
 
-def spend_assignments(snapshot: Snapshot, transaction: Transaction, assignments: Iterable[Assignment]) -> None:
+def spend_placement_assignments(
+    snapshot: Snapshot, transaction: Transaction, assignments: Iterable[Assignment]
+) -> None:
     """Take what was assigned. Until `room.settle` it can be rolled back."""
     for assignment in assignments:
         ix = snapshot.index[assignment.node]
@@ -80,7 +82,7 @@ def may_schedule_on_node(view: NodeView, pod: PodAsk) -> bool:
         and all(view.labels.get(key) == value for key, value in pod.node_selector)
         and is_node_in_terms(pod.node_terms, view.name, view.labels)
         and tolerates_taints(pod.tolerations, view.taints)
-        and not resource_node_lacks(view, pod.requests)
+        and not resource_snapshot_node_lacks(view, pod.requests)
         and not (pod.min_driver and is_node_driver_too_old(node_driver_version(view.labels), pod.min_driver))
     )
 

@@ -17,10 +17,15 @@ import msgspec
 
 from remuda.api.errors import Refusal
 from remuda.core.scheduling.explain import explain_never_placeable, explain_not_placed
-from remuda.core.scheduling.first_fit import fit_all_pods, fit_fewer_pods, free_devices_on_nodes, spend_assignments
+from remuda.core.scheduling.first_fit import (
+    first_fit_without_optional_pods,
+    fit_all_pods,
+    free_devices_for_placement,
+    spend_placement_assignments,
+)
 from remuda.core.scheduling.placement_request import Assignment, GangAsk, PodAsk
 from remuda.core.scheduling.segment_placement import place_segments
-from remuda.core.state.reservations import reserve_nodes_for_gang, reserved_places_shown
+from remuda.core.state.reservations import reservations_open_to_asker, reserve_snapshot_nodes_for_gang
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Transaction
 
@@ -57,12 +62,12 @@ def plan_placement_in_steps(snapshot: Snapshot, asks: Iterable[GangAsk]) -> Iter
         domain_of[ask.key] = ask.pinned
         before = len(refused)
         if ask.members:
-            with reserved_places_shown(transaction, snapshot.reserved, ask.key) as has_more:
+            with reservations_open_to_asker(transaction, snapshot.reserved, ask.key) as has_more:
                 placed = (None if has_more else refusals.get(ask.shape)) or place_gang_members(
                     snapshot, ask, transaction
                 )
                 if not isinstance(placed, Refusal):
-                    spend_assignments(snapshot, transaction, placed)
+                    spend_placement_assignments(snapshot, transaction, placed)
                     transaction.settle()
             if isinstance(placed, Refusal):
                 if not has_more:
@@ -80,12 +85,12 @@ def plan_placement_in_steps(snapshot: Snapshot, asks: Iterable[GangAsk]) -> Iter
     _keep_nodes_for_gangs(snapshot, transaction, keepers)
     for ask in gangs:
         for spare in ask.spares:
-            with reserved_places_shown(transaction, snapshot.reserved, ask.key):
+            with reservations_open_to_asker(transaction, snapshot.reserved, ask.key):
                 placed = _place_gang_spare(snapshot, spare, ask.topology, domain_of[ask.key], transaction)
                 if isinstance(placed, Refusal):
                     refused.append((spare, placed))
                     continue
-                spend_assignments(snapshot, transaction, placed)
+                spend_placement_assignments(snapshot, transaction, placed)
                 transaction.settle()
             done.extend(placed)
     yield PlacementPlan(tuple(done), tuple(refused))
@@ -109,7 +114,7 @@ def place_gang_members(
     domains = snapshot.domains(ask.topology)
     if ask.pinned is not None:
         here = domains.get(ask.pinned, [])
-        found = fit_all_pods(snapshot, here, ask.members, transaction) or fit_fewer_pods(
+        found = fit_all_pods(snapshot, here, ask.members, transaction) or first_fit_without_optional_pods(
             snapshot, here, ask.members, transaction
         )
         return found if found else explain_not_placed(snapshot, ask.members, ask.topology, ask.pinned, transaction)
@@ -117,14 +122,20 @@ def place_gang_members(
     # A suspect one is taken when no other will do.
     order = list(domains)
     if len(domains) > 1:
-        order.sort(key=lambda d: (snapshot.is_suspect(domains[d]), free_devices_on_nodes(domains[d], transaction), d))
+        order.sort(
+            key=lambda d: (snapshot.is_suspect(domains[d]), free_devices_for_placement(domains[d], transaction), d)
+        )
     for extra in (ask.spares, ()) if ask.spares else ((),):
         for domain in order:
             found = fit_all_pods(snapshot, domains[domain], ask.members, transaction, extra)
             if found is not None:
                 return found
     if any(pod.optional for pod in ask.members):
-        fewer = [f for domain in order if (f := fit_fewer_pods(snapshot, domains[domain], ask.members, transaction))]
+        fewer = [
+            f
+            for domain in order
+            if (f := first_fit_without_optional_pods(snapshot, domains[domain], ask.members, transaction))
+        ]
         if fewer:
             return max(fewer, key=len)
     return explain_not_placed(snapshot, ask.members, ask.topology, None, transaction)
@@ -161,5 +172,7 @@ def _optional_pods_left_out(
 def _keep_nodes_for_gangs(snapshot: Snapshot, transaction: Transaction, keepers: list[GangAsk]) -> None:
     """From here on nobody gets what those gangs wait for."""
     for ask in keepers:
-        reserve_nodes_for_gang(snapshot, transaction, ask.keeps, (pod.requests for pod in ask.members), ask.key)
+        reserve_snapshot_nodes_for_gang(
+            snapshot, transaction, ask.keeps, (pod.requests for pod in ask.members), ask.key
+        )
     keepers.clear()

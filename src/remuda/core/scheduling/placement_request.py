@@ -95,7 +95,7 @@ class Assignment(msgspec.Struct, frozen=True):
     devices: tuple[str, ...]
 
 
-def pod_ask_of(pod: Pod) -> PodAsk:
+def placement_ask_of_pod(pod: Pod) -> PodAsk:
     """What a pod needs, from its spec."""
     requests = requests_of_pod(pod)
     gpus = requests.pop(RESOURCE_GPU, 0)

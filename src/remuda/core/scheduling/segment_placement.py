@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from remuda.api.errors import Refusal
 from remuda.core.scheduling.explain import explain_not_placed
-from remuda.core.scheduling.first_fit import fit_all_pods, free_devices_on_nodes, spend_assignments
+from remuda.core.scheduling.first_fit import fit_all_pods, free_devices_for_placement, spend_placement_assignments
 from remuda.core.scheduling.placement_request import Assignment, SegmentAsk
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Transaction
@@ -31,7 +31,7 @@ def place_segments(
         if isinstance(placed, Refusal):
             transaction.rollback(mark)
             return placed
-        spend_assignments(snapshot, transaction, placed)
+        spend_placement_assignments(snapshot, transaction, placed)
         found += placed
     transaction.rollback(mark)
     return found
@@ -45,7 +45,8 @@ def _place_segment(
         names = [segment.pinned]
     else:
         names = sorted(
-            domains, key=lambda d: (snapshot.is_suspect(domains[d]), free_devices_on_nodes(domains[d], transaction), d)
+            domains,
+            key=lambda d: (snapshot.is_suspect(domains[d]), free_devices_for_placement(domains[d], transaction), d),
         )
     for name in names:
         placed = fit_all_pods(snapshot, domains.get(name, []), segment.members, transaction)

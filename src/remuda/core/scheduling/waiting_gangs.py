@@ -23,8 +23,8 @@ from remuda.api.names import (
     ANNOTATION_TOPOLOGY_REQUIRED,
     LABEL_GANG,
 )
-from remuda.core.scheduling.placement_request import GangAsk, SegmentAsk, pod_ask_of
-from remuda.core.state.reservations import lone_pod_key, nodes_kept_for_gang
+from remuda.core.scheduling.placement_request import GangAsk, SegmentAsk, placement_ask_of_pod
+from remuda.core.state.reservations import lone_pod_reservation_key, nodes_in_gang_reservation
 
 SLACK_S = 2.0  # after a pod's grace: its node needs a moment to say that it is gone
 
@@ -43,14 +43,16 @@ def gather_waiting_gangs(
     groups: dict[str, list[Pod]] = {}
     for pod in pods:
         gang = pod.labels.get(LABEL_GANG)
-        groups.setdefault(f"{pod.namespace}/{gang}" if gang else lone_pod_key(pod.namespace, pod.name), []).append(pod)
+        groups.setdefault(
+            f"{pod.namespace}/{gang}" if gang else lone_pod_reservation_key(pod.namespace, pod.name), []
+        ).append(pod)
     oldest = sorted(groups.items(), key=lambda item: (min(waiting_pod_created_at(p) for p in item[1]), item[0]))
     asks: list[GangAsk] = []
     for key, found in _namespaces_in_turn(oldest):
         if now is not None and any(_waits_for_preferred_node(pod, siblings, now) for pod in found):
             continue
         ask = _waiting_gang_ask(key, found, siblings, domain_of)
-        kept = nodes_kept_for_gang(((pod, waiting_pod_created_at(pod)) for pod in found), now)
+        kept = nodes_in_gang_reservation(((pod, waiting_pod_created_at(pod)) for pod in found), now)
         asks.append(msgspec.structs.replace(ask, keeps=kept) if kept else ask)
     return asks
 
@@ -101,8 +103,8 @@ def _waiting_gang_ask(
         size -= sum(p.status.phase == "Succeeded" for p in siblings(first))  # who is done comes no more
     return GangAsk(
         key=key,
-        members=tuple(pod_ask_of(p) for p in members),
-        spares=tuple(pod_ask_of(p) for p in waiting if p.annotations.get(ANNOTATION_SPARE) == "true"),
+        members=tuple(placement_ask_of_pod(p) for p in members),
+        spares=tuple(placement_ask_of_pod(p) for p in waiting if p.annotations.get(ANNOTATION_SPARE) == "true"),
         topology=topology,
         pinned=pinned,
         has_run=first.annotations.get(ANNOTATION_HAS_RUN) == "true",
@@ -128,7 +130,7 @@ def _segmented_gang_ask(
     for number in numbers:
         pods = [p for p in members if p.annotations.get(ANNOTATION_SEGMENT, "0") == number]
         made_for = next((d for p in pods if (d := p.annotations.get(ANNOTATION_DOMAIN))), None)
-        segments.append(SegmentAsk(tuple(pod_ask_of(p) for p in pods), made_for or where.get(number)))
+        segments.append(SegmentAsk(tuple(placement_ask_of_pod(p) for p in pods), made_for or where.get(number)))
         if not segments[-1].pinned:
             missing += max(0, _waiting_gang_size(pods[0], ANNOTATION_SEGMENT_SIZE) - len(pods))
     size = _waiting_gang_size(first)
@@ -136,7 +138,7 @@ def _segmented_gang_ask(
     return GangAsk(
         key=key,
         members=tuple(pod for segment in segments for pod in segment.members),
-        spares=tuple(pod_ask_of(p) for p in waiting if p.annotations.get(ANNOTATION_SPARE) == "true"),
+        spares=tuple(placement_ask_of_pod(p) for p in waiting if p.annotations.get(ANNOTATION_SPARE) == "true"),
         topology=topology,
         pinned=next((d for d in where.values() if d), None),
         has_run=first.annotations.get(ANNOTATION_HAS_RUN) == "true",

@@ -61,14 +61,14 @@ def node_amounts(node: Node, ledger: NodeDevices | None) -> frozenset[tuple[str,
     return frozenset(most.items())
 
 
-def is_node_of_same_size(old: Node | None, new: Node | None) -> bool:
+def node_keeps_cluster_capacity(old: Node | None, new: Node | None) -> bool:
     """Nodes change all the time; what they have in all does not."""
     if old is None or new is None:
         return False
     return (old.status.capacity, old.status.allocatable) == (new.status.capacity, new.status.allocatable)
 
 
-def is_ledger_of_same_size(old: NodeDevices | None, new: NodeDevices | None) -> bool:
+def ledger_keeps_cluster_capacity(old: NodeDevices | None, new: NodeDevices | None) -> bool:
     rows = [[d.resource for d in ledger.observed.devices] if ledger is not None else [] for ledger in (old, new)]
     return rows[0] == rows[1]
 

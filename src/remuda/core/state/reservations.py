@@ -61,7 +61,7 @@ class PodOnReservedNode(msgspec.Struct, frozen=True):
     requests: Amounts
 
 
-def lone_pod_key(namespace: str, name: str) -> str:
+def lone_pod_reservation_key(namespace: str, name: str) -> str:
     """The key of a pod that is a gang of one."""
     return f"{namespace}/pod/{name}"
 
@@ -88,13 +88,15 @@ def reserved_places_by_asker(found: Sequence[tuple[Reservation, int, int, Amount
 
 
 @contextmanager
-def reserved_places_shown(transaction: Transaction, places: Mapping[str, ReservedPlaces], asker: str) -> Iterator[bool]:
+def reservations_open_to_asker(
+    transaction: Transaction, places: Mapping[str, ReservedPlaces], asker: str
+) -> Iterator[bool]:
     """Shows the asker what is reserved for it, less what was taken of it before. Whether there is anything to show."""
     mine = places.get(asker, ())
     shown = [subtract_amounts(place.amounts, transaction.spent.get(place.number, {})) for place in mine]
     for place, amounts in zip(mine, shown, strict=True):
         transaction.free[place.ix] |= place.rows & ~transaction.claimed.get(place.ix, 0)
-        transaction.left[place.ix] = add_amounts(transaction.left[place.ix], amounts)
+        transaction.left[place.ix] = add_reserved_amounts(transaction.left[place.ix], amounts)
     had = {place.ix: transaction.left[place.ix] for place in mine}
     yield bool(mine)
     used = {ix: subtract_amounts(left, transaction.left[ix]) for ix, left in had.items()}
@@ -111,7 +113,7 @@ def reserved_places_shown(transaction: Transaction, places: Mapping[str, Reserve
         transaction.left[ix] = subtract_amounts(transaction.left[ix], subtract_amounts(amounts, taken))
 
 
-def add_amounts(left: Amounts, amounts: Amounts) -> Amounts:
+def add_reserved_amounts(left: Amounts, amounts: Amounts) -> Amounts:
     return {r: n + amounts.get(r, 0) for r, n in left.items()} if amounts else left
 
 
@@ -122,13 +124,13 @@ def subtract_amounts(left: Amounts, amounts: Amounts) -> Amounts:
 # -- what is left of a lost place --------------------------------------------------------------------------------------
 
 
-def nodes_kept_for_gang(pods: Iterable[tuple[Pod, float]], now: float | None) -> tuple[str, ...]:
+def nodes_in_gang_reservation(pods: Iterable[tuple[Pod, float]], now: float | None) -> tuple[str, ...]:
     """Nodes that a gang's waiting pods, each with the time of its creation, keep."""
     nodes = (pod.annotations.get(ANNOTATION_LOST_NODE) for pod, at in pods if now is None or now - at < KEEP_S)
     return tuple(dict.fromkeys(node for node in nodes if node))
 
 
-def reserve_nodes_for_gang(
+def reserve_snapshot_nodes_for_gang(
     snapshot: Snapshot, transaction: Transaction, nodes: Iterable[str], requests: Iterable[Amounts], gang: str
 ) -> None:
     """Whatever counts for those requests is nobody else's for the rest of the plan."""

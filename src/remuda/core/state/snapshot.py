@@ -40,8 +40,8 @@ from remuda.core.state.reservations import (
     PodOnReservedNode,
     Reservation,
     ReservedPlaces,
-    add_amounts,
-    lone_pod_key,
+    add_reserved_amounts,
+    lone_pod_reservation_key,
     reserved_places_by_asker,
     subtract_amounts,
     unused_reserved_amounts,
@@ -159,7 +159,7 @@ class Snapshot:
         free, left = list(self.free), list(self.left)
         for place in mine:
             free[place.ix] |= place.rows
-            left[place.ix] = add_amounts(left[place.ix], place.amounts)
+            left[place.ix] = add_reserved_amounts(left[place.ix], place.amounts)
         return Snapshot(self.nodes, tuple(free), tuple(left), self.worn)
 
     def releasing(self, held: Iterable[tuple[str, Iterable[str], Amounts]]) -> Snapshot:
@@ -183,7 +183,7 @@ def snapshot_device_mask(devices: tuple[str, ...], ids: Iterable[str]) -> int:
     return sum(1 << bit for bit, device in enumerate(devices) if device in wanted)
 
 
-def devices_of_pod(pod: Pod) -> tuple[str, ...]:
+def snapshot_devices_of_pod(pod: Pod) -> tuple[str, ...]:
     """Device ids the pod holds or is about to hold."""
     return tuple(filter(None, pod.annotations.get(ANNOTATION_DEVICES, "").split(",")))
 
@@ -226,14 +226,14 @@ def build_snapshot(
         guess = pending.pop(pod.uid, None)
         if pod.is_terminal:
             continue
-        node, ids = (pod.spec.node_name, devices_of_pod(pod)) if pod.spec.node_name else guess or ("", ())
+        node, ids = (pod.spec.node_name, snapshot_devices_of_pod(pod)) if pod.spec.node_name else guess or ("", ())
         if node in held:
             if pod.uid not in is_reported:
                 held[node].update(ids or _unnamed_devices(by_name[node], pod))
             _spend_pod_requests(left[node], pod)
             if node in lent_on:
                 lent_on[node].append(
-                    PodOnReservedNode(lone_pod_key(pod.namespace, pod.name), ids, requests_of_pod(pod))
+                    PodOnReservedNode(lone_pod_reservation_key(pod.namespace, pod.name), ids, requests_of_pod(pod))
                 )
     taken = [snapshot_device_mask(v.devices, held[v.name]) for v in views]
     free = tuple(v.usable & ~mask for v, mask in zip(views, taken, strict=True))

@@ -2,14 +2,14 @@
 
 A `Transaction` is the only thing a try changes: masks of free devices and counts, with a log by which the try is undone. A try
 costs what it took, not the size of the cluster. A pod takes all it asks of a node or nothing. Devices are taken per resource
-from the rows that count for it; `choose_device_rows` alone decides which of the free ones.
+from the rows that count for it; `choose_snapshot_device_rows` alone decides which of the free ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from remuda.core.devices.links import bits_of_mask, device_chooser_of
+from remuda.core.devices.links import bits_of_device_mask, machine_model_chooser
 from remuda.core.devices.observed_model import machine_model_of
 from remuda.core.state.pod_requests import PODS, Amounts, is_extended_resource
 from remuda.core.state.snapshot import NodeView, Snapshot, snapshot_device_mask
@@ -83,23 +83,23 @@ class Transaction:
         if min((free | worn).bit_count(), view.offered.get(resource, 0) - held) < count:
             return None
         return (
-            free | choose_device_rows(view, worn, count - free.bit_count())
+            free | choose_snapshot_device_rows(view, worn, count - free.bit_count())
             if worn
-            else choose_device_rows(view, free, count)
+            else choose_snapshot_device_rows(view, free, count)
         )
 
 
-def choose_device_rows(view: NodeView, free: int, count: int) -> int:
+def choose_snapshot_device_rows(view: NodeView, free: int, count: int) -> int:
     """`count` of the free rows: the best-linked set where the machine is known, else (slices, unknown makes) the lowest."""
     machine = machine_model_of(view.observed) if view.observed and 0 < count < free.bit_count() else None
     if machine is None:
         return _lowest_snapshot_rows(free, count)
     index_of = {device.id: device.index for device in machine.devices}
-    row_of = {index_of.get(view.devices[row], -1): row for row in bits_of_mask(free)}
+    row_of = {index_of.get(view.devices[row], -1): row for row in bits_of_device_mask(free)}
     if -1 in row_of or len(row_of) < free.bit_count():
         return _lowest_snapshot_rows(free, count)
-    best = device_chooser_of(machine).best(sum(1 << index for index in row_of), count)
-    return sum(1 << row_of[index] for index in bits_of_mask(best.mask))
+    best = machine_model_chooser(machine).best(sum(1 << index for index in row_of), count)
+    return sum(1 << row_of[index] for index in bits_of_device_mask(best.mask))
 
 
 def _lowest_snapshot_rows(free: int, count: int) -> int:
@@ -111,7 +111,7 @@ def _lowest_snapshot_rows(free: int, count: int) -> int:
     return chosen
 
 
-def resource_node_lacks(view: NodeView, requests: Amounts) -> str:
+def resource_snapshot_node_lacks(view: NodeView, requests: Amounts) -> str:
     """An extended resource the node's status does not name: such a pod is never bound there. A kubelet would start it without
     the device rather than refuse it."""
     return next((r for r, n in requests.items() if n and is_extended_resource(r) and r not in view.offered), "")

@@ -42,7 +42,7 @@ def job_restart_at(ctx: PlanningContext) -> float | None:
     return to_seconds(last.detected_at) + pause
 
 
-def launcher_retry_at(ctx: PlanningContext, reason: str) -> float | None:
+def training_launcher_retry_at(ctx: PlanningContext, reason: str) -> float | None:
     """When a pod may be made for one whose launcher could not start: later with each such try in a row."""
     if reason not in LAUNCHER_TROUBLES:
         return None
@@ -67,11 +67,11 @@ def pod_create_wait_s(refused: PodCreateBackoff | None, now: float) -> float | N
     return refused.until - now if refused is not None and now < refused.until else None
 
 
-def next_job_pod_backoff(before: PodCreateBackoff | None, message: str, now: float) -> PodCreateBackoff:
+def next_training_pod_backoff(before: PodCreateBackoff | None, message: str, now: float) -> PodCreateBackoff:
     tries = before.tries + 1 if before is not None else 1
     return PodCreateBackoff(message, tries, now + min(CREATE_FIRST_S * 2.0 ** min(tries - 1, 16), CREATE_MAX_S))
 
 
-def is_new_job_pod_refusal(before: PodCreateBackoff | None, after: PodCreateBackoff) -> bool:
+def is_new_training_pod_refusal(before: PodCreateBackoff | None, after: PodCreateBackoff) -> bool:
     """Worth telling, and worth writing down: the same refusal is told once."""
     return before is None or before.message != after.message

@@ -22,7 +22,7 @@ from remuda.core.training.kept_checkpoints import (
     ResumeStep,
     decide_resume_step,
     kept_after_start,
-    unreadable_hold,
+    unreadable_checkpoint_barrier_hold,
 )
 from remuda.core.training.planning_context import PlanningContext
 from remuda.core.training.role_stages import roles_still_to_come
@@ -39,7 +39,9 @@ def open_barrier(ctx: PlanningContext) -> None:
         if v.report is not None and v.is_ready_for(status.attempt) and v.is_usable and v.pod.status.pod_ip
     ]
     is_new_stage = status.stage != len(status.done_roles)  # another role's checkpoints are not this one's
-    ctx.hold = None if is_new_stage else unreadable_hold(ctx.job, ready)  # told while others are still awaited
+    ctx.hold = (
+        None if is_new_stage else unreadable_checkpoint_barrier_hold(ctx.job, ready)
+    )  # told while others are still awaited
     if len(ready) < len(views) or any(_is_retired_pod_awaited(ctx, pod) for pod in status.retired):
         return
     pause = job_restart_at(ctx)
@@ -93,7 +95,7 @@ def _is_retired_pod_awaited(ctx: PlanningContext, pod: RetiredPod) -> bool:
     return view is not None and pod.reason != NOT_STOPPED and (view.may_run or view.may_start(ctx.status.attempt))
 
 
-def is_job_complete(ctx: PlanningContext) -> bool:
+def is_training_job_complete(ctx: PlanningContext) -> bool:
     """Every rank that counts ended with 0 in this attempt. Asked before faults are: what breaks after the last step breaks
     nothing."""
     if ctx.status.barrier != OPEN:

@@ -60,7 +60,7 @@ def is_in_history(status: TrainingJobStatus, step: int, attempt: int) -> bool:
     return newest is None or step <= newest
 
 
-def gang_step_of_rank(status: TrainingJobStatus, rank: int) -> int | None:
+def kept_checkpoint_step_of_rank(status: TrainingJobStatus, rank: int) -> int | None:
     """The newest step that is known to be safe for the whole gang and that this rank has its part of."""
     kept = status.progress.kept
     if not kept or (kept[-1].ranks == 1 and len(status.members) > 1 and copies_of_rank(status, rank) is None):

@@ -38,7 +38,7 @@ def open_checkpoint_request(ctx: PlanningContext) -> CheckpointRequest | None:
     return request if ctx.now < to_seconds(request.deadline) else None
 
 
-def ask_for_checkpoint(ctx: PlanningContext, why: str, within_s: float) -> CheckpointRequest:
+def begin_checkpoint_handshake(ctx: PlanningContext, why: str, within_s: float) -> CheckpointRequest:
     """Asks, unless that has been done."""
     deadline = to_time(ctx.now + within_s)
     request = open_checkpoint_request(ctx)
@@ -80,7 +80,7 @@ def _all_ranks_have_saved(ctx: PlanningContext) -> bool:
     return all(b is not None and b.checkpoint is not None for b in beats)
 
 
-def may_stop_job(ctx: PlanningContext, why: str, within_s: float = 0.0) -> bool:
+def may_stop_training_job(ctx: PlanningContext, why: str, within_s: float = 0.0) -> bool:
     """Whether the gang may be stopped now at no more loss than can be helped. Called at every look until it says yes.
 
     `within_s`: how long to wait for the checkpoint; 0 = what the job's checkpoints usually take, and some.
@@ -94,7 +94,7 @@ def may_stop_job(ctx: PlanningContext, why: str, within_s: float = 0.0) -> bool:
             return True
     if is_checkpoint_fresh(ctx):
         return True
-    ask_for_checkpoint(ctx, why, within_s or usual_checkpoint_wait_s(ctx))
+    begin_checkpoint_handshake(ctx, why, within_s or usual_checkpoint_wait_s(ctx))
     return False
 
 

@@ -16,7 +16,7 @@ from remuda.api.checkpoint_volume import (
     ON_NODE_DISKS,
     PATH_ALONE_TEXT,
     SAFER,
-    are_checkpoints_on_node_disks,
+    spec_lacks_checkpoint_volume,
 )
 from remuda.api.conditions import find_condition, with_condition
 from remuda.api.meta import Condition, to_time
@@ -80,7 +80,7 @@ def _where_checkpoints_are(ctx: PlanningContext, said: Condition | None) -> tupl
     ]
     is_per_node = has_checkpoints_per_node(ctx.job)
     is_known = is_per_node and (any(r.per_node for _, r in running) or (said is not None and said.status == "True"))
-    if not is_known and not (ctx.on_kubelets and are_checkpoints_on_node_disks(ctx.whole_spec)):
+    if not is_known and not (ctx.on_kubelets and spec_lacks_checkpoint_volume(ctx.whole_spec)):
         return SHARED, ""
     if running and all(r.shared for _, r in running):
         return SHARED, ""

@@ -21,14 +21,14 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from remuda.api.meta import to_seconds, to_seconds_or
-from remuda.api.training import Cause, Member, Remedy, Role, gpus_of_role
+from remuda.api.training import Cause, Member, Remedy, Role, gpus_in_role_spec
 from remuda.core.gang.budgets import charge_budgets, exhausted_budget
 from remuda.core.gang.gang_remedy import ChosenRemedy, MemberFault, RemedyCosts
 from remuda.core.gang.pod_view import CLOSED, OPEN
 from remuda.core.scheduling.gang_placement import NO_ROOM_FOR_ALL
-from remuda.core.training.checkpoint_handshake import may_stop_job
-from remuda.core.training.job_status import placement_refusal, unplaced_rank_pods
-from remuda.core.training.placement_options import expected_job_s
+from remuda.core.training.checkpoint_handshake import may_stop_training_job
+from remuda.core.training.job_status import training_placement_refusal, unplaced_rank_pods
+from remuda.core.training.placement_options import expected_training_job_s
 from remuda.core.training.planning_context import PlanningContext
 
 ROOM_IS_BACK = "RoomIsBack"
@@ -76,7 +76,7 @@ def ranks_after_shrink(ctx: PlanningContext, faults: Iterable[MemberFault]) -> i
     return sum(sizes.values()) if sizes is not None else 0
 
 
-def resize_job(ctx: PlanningContext, sizes: Mapping[str, int]) -> None:
+def resize_elastic_training_job(ctx: PlanningContext, sizes: Mapping[str, int]) -> None:
     """Another size, and ranks without gaps. Only with a new attempt, or before a rank was given."""
     asked = asked_role_sizes(ctx)
     ctx.update(sizes={name: size for name, size in sizes.items() if size < asked.get(name, size)})
@@ -101,7 +101,7 @@ def role_sizes_if_stranded(ctx: PlanningContext) -> dict[str, int] | None:
     status = ctx.status
     if status.barrier == OPEN or not unplaced_rank_pods(ctx):
         return None
-    refusal = placement_refusal(ctx)
+    refusal = training_placement_refusal(ctx)
     if refusal is None:
         return None
     waited = ctx.now - to_seconds_or(status.attempt_raised_at, ctx.now)
@@ -139,10 +139,10 @@ def plan_job_growth(ctx: PlanningContext) -> tuple[dict[str, int], ChosenRemedy]
         or exhausted_budget(ctx.spec.failure.budgets, charge_budgets(ctx.status.used, [Cause.MAINTENANCE])) is not None
     ):
         return None
-    more = sum((sizes[r.name] - r.replicas) * (gpus_of_role(r) or 1) for r in ctx.spec.roles)
+    more = sum((sizes[r.name] - r.replicas) * (gpus_in_role_spec(r) or 1) for r in ctx.spec.roles)
     costs = RemedyCosts(gang_gpus=ctx.gang_gpus or len(ctx.ranks), moved_gpus=more, rollback_s=0.0)
     price = costs.gang_gpus * (costs.stop_s + costs.restart_s)
-    if more * expected_job_s(ctx) <= price or not may_stop_job(ctx, ROOM_IS_BACK):
+    if more * expected_training_job_s(ctx) <= price or not may_stop_training_job(ctx, ROOM_IS_BACK):
         return None
     total = sum(sizes.values())
     words = f"There is room for {total - len(ctx.ranks)} more ranks: the gang grows from {len(ctx.ranks)} to {total}."

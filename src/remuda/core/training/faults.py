@@ -42,7 +42,7 @@ def find_member_faults(
     return list(_member_faults(job, views, now, stalls, carry_on=True))
 
 
-def with_ignored_device_faults(
+def with_ignored_training_faults(
     faults: Sequence[MemberFault],
     job: TrainingJob,
     views: Mapping[str, PodView],
@@ -166,7 +166,7 @@ def _waiting_member_fault(
     """The barrier is closed: everyone stops, gets ready and waits for the others. The time to get ready is counted from when
     the pod got its rank: one that waited for room, or was parked for long, has not wasted it."""
     status, limits, report = job.status, job.spec.failure, view.report
-    if view.may_run and now > stop_deadline(job, view, now, stalls):
+    if view.may_run and now > training_pod_stop_deadline(job, view, now, stalls):
         text = f"{view.pod.name} did not stop within {limits.stop_deadline_seconds:g} s."
         return fault(Cause.INFRA, NOT_STOPPED, text, lost=True)
     if report is not None and report.state == "parked" and report.attempt >= status.attempt:
@@ -185,7 +185,7 @@ def _waiting_member_fault(
     return None
 
 
-def stop_deadline(job: TrainingJob, view: PodView, now: float, stalls: StallHistory = NO_STALLS) -> float:
+def training_pod_stop_deadline(job: TrainingJob, view: PodView, now: float, stalls: StallHistory = NO_STALLS) -> float:
     """By when the pod must have stopped for the attempt. Not while its node cannot be heard: it may have, and cannot say so."""
     raised = to_seconds_or(job.status.attempt_raised_at, now)
     return stalls.with_unheard(view.unheard).countdown_ends_at(raised, job.spec.failure.stop_deadline_seconds)
@@ -212,7 +212,7 @@ def spare_start_deadline(job: TrainingJob, view: PodView, bound_at: float, stall
     return stalls.with_unheard(view.unheard).countdown_ends_at(bound_at, job.spec.failure.start_deadline_seconds)
 
 
-def command_never_ran(job: TrainingJob, views: Mapping[str, PodView]) -> tuple[str, str] | None:
+def training_command_never_ran(job: TrainingJob, views: Mapping[str, PodView]) -> tuple[str, str] | None:
     """(reason, message) when a member's command could not be started at all.
 
     A program may end with one of those codes by itself: one that has reported a step did run, and the code for the

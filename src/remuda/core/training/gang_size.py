@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from remuda.api.errors import Refusal
-from remuda.api.training import Role, TrainingJob, gpus_of_role
+from remuda.api.training import Role, TrainingJob, gpus_in_role_spec
 from remuda.core.state.cluster_capacity import ClusterCapacity
-from remuda.core.training.elastic_size import asked_role_sizes, least_replicas, resize_job
-from remuda.core.training.placement_options import role_pod_ask, trial_pod_ask
+from remuda.core.training.elastic_size import asked_role_sizes, least_replicas, resize_elastic_training_job
+from remuda.core.training.placement_options import role_pod_ask, trial_ask_for_training_role
 from remuda.core.training.planning_context import FEW_PODS, GANG_TOO_LARGE, PODS_A_LOOK, PlanningContext
 from remuda.core.training.role_stages import present_roles
 
 
-def hold_gang_if_too_large(ctx: PlanningContext) -> None:
+def hold_too_large_training_gang(ctx: PlanningContext) -> None:
     """Sets `ctx.too_large`: nothing is made then, and pods that were made and have no node yet go."""
     missing = len(ctx.ranks) - len(ctx.status.members)
     if ctx.take_capacity is None or missing <= (max(FEW_PODS, len(ctx.status.members)) if ctx.status.members else 0):
@@ -27,7 +27,7 @@ def hold_gang_if_too_large(ctx: PlanningContext) -> None:
     capacity = ctx.take_capacity()
     rooms = {role.name: room_for_role(ctx, role, capacity) for role in ctx.spec.roles}
     ctx.is_size_judged = True
-    ctx.too_large = gang_too_large(ctx.spec.roles, rooms, capacity)
+    ctx.too_large = training_gang_size_refusal(ctx.spec.roles, rooms, capacity)
     if ctx.too_large is None:
         _begin_with_what_fits(ctx, rooms)
         return
@@ -36,17 +36,19 @@ def hold_gang_if_too_large(ctx: PlanningContext) -> None:
 
 
 def room_for_role(ctx: PlanningContext, role: Role, capacity: ClusterCapacity) -> int:
-    return capacity.room_for(trial_pod_ask(ctx, role).requests)
+    return capacity.room_for(trial_ask_for_training_role(ctx, role).requests)
 
 
 def job_too_large(job: TrainingJob, capacity: ClusterCapacity) -> Refusal | None:
     """The same of a job that is yet to be made."""
     roles = present_roles(job.spec, job.status)
     rooms = {role.name: capacity.room_for(role_pod_ask(job, role).requests) for role in roles}
-    return gang_too_large(roles, rooms, capacity)
+    return training_gang_size_refusal(roles, rooms, capacity)
 
 
-def gang_too_large(roles: Sequence[Role], rooms: Mapping[str, int], capacity: ClusterCapacity) -> Refusal | None:
+def training_gang_size_refusal(
+    roles: Sequence[Role], rooms: Mapping[str, int], capacity: ClusterCapacity
+) -> Refusal | None:
     """`rooms`: how many pods of each role an empty cluster would hold."""
     least = {role.name: least_replicas(role) for role in roles}
     is_small = sum(least.values()) <= FEW_PODS
@@ -58,11 +60,11 @@ def gang_too_large(roles: Sequence[Role], rooms: Mapping[str, int], capacity: Cl
         fix = f"Ask for at most {room} {field}, or add nodes for {need - room} more."
         return Refusal(
             GANG_TOO_LARGE,
-            f"Role {role.name} needs {need} pods of {_gpus_text(gpus_of_role(role))}; {_capacity_text(capacity)} "
+            f"Role {role.name} needs {need} pods of {_gpus_text(gpus_in_role_spec(role))}; {_capacity_text(capacity)} "
             f"has room for {room}, were it empty.",
             fix if room else "Add nodes that can take such pods, or ask for less in each.",
         )
-    need = sum(least[role.name] * gpus_of_role(role) for role in roles)
+    need = sum(least[role.name] * gpus_in_role_spec(role) for role in roles)
     if need > capacity.gpus and not (is_small and not all(rooms.values())):
         return Refusal(
             GANG_TOO_LARGE,
@@ -78,7 +80,9 @@ def _begin_with_what_fits(ctx: PlanningContext, rooms: Mapping[str, int]) -> Non
     if ctx.status.members or not any(asked[r.name] > max(FEW_PODS, rooms[r.name]) for r in ctx.spec.roles):
         return
     whole = {role.name: role for role in ctx.whole_spec.roles}
-    resize_job(ctx, {n: max(least_replicas(whole[n]), min(size, rooms[n])) for n, size in asked.items()})
+    resize_elastic_training_job(
+        ctx, {n: max(least_replicas(whole[n]), min(size, rooms[n])) for n, size in asked.items()}
+    )
 
 
 def most_spares(ctx: PlanningContext, role: Role, wanted: int) -> int:

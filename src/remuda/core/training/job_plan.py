@@ -24,27 +24,27 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.core.training.barrier import is_job_complete, open_barrier
+from remuda.core.training.barrier import is_training_job_complete, open_barrier
 from remuda.core.training.checkpoint_handshake import note_checkpoint_answer
 from remuda.core.training.copy_nodes import note_copy_nodes
 from remuda.core.training.edited_templates import drop_pods_of_old_templates
-from remuda.core.training.faults import command_never_ran, find_member_faults, with_ignored_device_faults
+from remuda.core.training.faults import find_member_faults, training_command_never_ran, with_ignored_training_faults
 from remuda.core.training.finished_pods import clear_finished_pods
 from remuda.core.training.hung_ranks import find_hung_members
 from remuda.core.training.job_status import (
     DEADLINE_EXCEEDED,
-    finished_job_kept_s,
-    is_job_past_deadline,
-    mark_job_failed,
+    finished_training_job_kept_s,
+    is_training_job_past_deadline,
     mark_job_succeeded,
+    mark_training_job_failed,
     summarise_job_status,
 )
 from remuda.core.training.membership import (
-    count_job_pods,
-    delete_retired_pods,
-    drop_unfit_pods,
-    fill_ranks,
-    locate_job,
+    count_training_pods_created,
+    delete_retired_training_pods,
+    drop_unfit_training_pods,
+    fill_training_job_ranks,
+    keep_training_job_domain,
     start_first_attempt,
 )
 from remuda.core.training.missing_pods import ask_for_missing_pods
@@ -69,22 +69,22 @@ def plan_training(observed: GangObserved, now: float) -> TrainingPlan:
         return TrainingPlan(observed.job.status)  # its pods go with their owner
     ctx = PlanningContext(observed, now)
     if ctx.is_finished:
-        ends_s, left_s = clear_finished_pods(ctx), finished_job_kept_s(ctx)
+        ends_s, left_s = clear_finished_pods(ctx), finished_training_job_kept_s(ctx)
         look_s = min((s for s in (ends_s, left_s) if s is not None), default=None)
         return msgspec.structs.replace(_training_plan(ctx), look_again_s=look_s, is_over=left_s == 0.0)
     start_first_attempt(ctx)
-    count_job_pods(ctx)
-    delete_retired_pods(ctx)
+    count_training_pods_created(ctx)
+    delete_retired_training_pods(ctx)
     read_job_progress(ctx)
     note_copy_nodes(ctx)
     note_checkpoint_answer(ctx)
     tend_loans(ctx)
-    if is_job_complete(ctx):
+    if is_training_job_complete(ctx):
         mark_job_succeeded(ctx)
-    elif refused := command_never_ran(ctx.job, ctx.views):
-        mark_job_failed(ctx, *refused)
-    elif is_job_past_deadline(ctx):
-        mark_job_failed(
+    elif refused := training_command_never_ran(ctx.job, ctx.views):
+        mark_training_job_failed(ctx, *refused)
+    elif is_training_job_past_deadline(ctx):
+        mark_training_job_failed(
             ctx,
             DEADLINE_EXCEEDED,
             f"The job reached its time limit of {ctx.spec.active_deadline_seconds:g} s (spec.activeDeadlineSeconds).",
@@ -100,20 +100,20 @@ def _steer_job(ctx: PlanningContext) -> None:
         find_member_faults(ctx.job, ctx.views, ctx.now, ctx.stalls) or find_hung_members(ctx) or plan_member_moves(ctx)
     )
     if faults:
-        recover_job(ctx, with_ignored_device_faults(faults, ctx.job, ctx.views, ctx.now, ctx.stalls))
+        recover_job(ctx, with_ignored_training_faults(faults, ctx.job, ctx.views, ctx.now, ctx.stalls))
     else:
         grow_job_if_possible(ctx)
         end_role_stage(ctx)
     if not ctx.is_finished and suspend_or_resume_job(ctx):
         return  # it waited for a checkpoint, and now there is nobody left to save one
     if not ctx.is_finished:
-        locate_job(ctx)
-        drop_unfit_pods(ctx)
+        keep_training_job_domain(ctx)
+        drop_unfit_training_pods(ctx)
         drop_pods_of_old_templates(ctx)
     if ctx.is_finished:
         return
     join_roles(ctx)
-    fill_ranks(ctx)
+    fill_training_job_ranks(ctx)
     recall_loans_if_stranded(ctx)
     ask_for_missing_pods(ctx)
     move_job_if_stranded(ctx)

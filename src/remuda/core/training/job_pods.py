@@ -34,7 +34,7 @@ from remuda.api.names import (
     RESOURCE_GPU,
     SCHEDULER,
 )
-from remuda.api.training import Checkpoint, Role, TrainingJob, gpus_of_role
+from remuda.api.training import Checkpoint, Role, TrainingJob, gpus_in_role_spec
 
 NO_VOLUME = Checkpoint()
 
@@ -47,7 +47,7 @@ def template_digest(role: Role, checkpoint: Checkpoint = NO_VOLUME) -> str:
     """Of all that shapes the role's pods; each carries the one it was made from. A job without a checkpoint volume has the digest
     that it had before there were any: its pods run on through an upgrade."""
     place = [checkpoint.volume, checkpoint.directory] if checkpoint.volume else []
-    text = msgspec.json.encode([role.template, gpus_of_role(role), *place], order="sorted")
+    text = msgspec.json.encode([role.template, gpus_in_role_spec(role), *place], order="sorted")
     return hashlib.sha256(text).hexdigest()[:16]
 
 
@@ -120,7 +120,7 @@ def _job_pod_spec(job: TrainingJob, role: Role) -> JsonObject:
     spec: JsonObject = dict(role.template.spec)
     container = dict(spec["containers"][0])
     container.setdefault("name", "main")
-    gpus = gpus_of_role(role)
+    gpus = gpus_in_role_spec(role)
     if gpus:
         resources = dict(container.get("resources") or {})
         resources["limits"] = {**(resources.get("limits") or {}), RESOURCE_GPU: gpus}

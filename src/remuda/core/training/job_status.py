@@ -24,7 +24,7 @@ from remuda.core.training.edited_templates import roles_with_template_in_use, te
 from remuda.core.training.finished_pods import clear_finished_pods
 from remuda.core.training.goodput import book_recovery_loss, goodput_at, job_suspended_s, seconds_lost_to_recovery
 from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
-from remuda.core.training.moves import with_slow_ranks
+from remuda.core.training.moves import with_slow_training_ranks
 from remuda.core.training.planning_context import GANG_TOO_LARGE, PlanningContext
 
 INVALID = "Invalid"
@@ -66,7 +66,7 @@ def _success_ranks_text(ctx: PlanningContext) -> str:
     return f"{ranks} of role {policy.role}" if policy.role else ranks
 
 
-def mark_job_failed(ctx: PlanningContext, reason: str, message: str) -> None:
+def mark_training_job_failed(ctx: PlanningContext, reason: str, message: str) -> None:
     ctx.update(phase="Failed", reason=reason, message=message, barrier=CLOSED)
     _finish_job(ctx)
 
@@ -74,7 +74,7 @@ def mark_job_failed(ctx: PlanningContext, reason: str, message: str) -> None:
 def fail_job_over_budget(ctx: PlanningContext, cause: Cause, message: str) -> None:
     count, limit = ctx.status.used[cause.value], ctx.spec.failure.budgets.limit(cause)
     text = f"{message} Failed {count} time{'' if count == 1 else 's'} because of {_CAUSE_TEXT[cause]} (limit {limit})."
-    mark_job_failed(ctx, f"{cause.value.capitalize()}BudgetExhausted", text)
+    mark_training_job_failed(ctx, f"{cause.value.capitalize()}BudgetExhausted", text)
 
 
 def _finish_job(ctx: PlanningContext) -> None:
@@ -112,7 +112,7 @@ def _job_conditions(ctx: PlanningContext) -> list[Condition]:
     conditions = with_condition(status.conditions, "Running", is_running, status.reason, status.message, now)
     conditions = _with_job_suspended(ctx, conditions)
     conditions = _with_gang_complete(ctx, _with_gang_too_large(ctx, conditions))
-    conditions = with_slow_ranks(ctx, _with_gang_slow(ctx, conditions))
+    conditions = with_slow_training_ranks(ctx, _with_gang_slow(ctx, conditions))
     conditions = _with_barrier_hold(ctx, without_invalid_job(conditions, ctx.now))
     conditions = with_checkpoints_not_shared(ctx, _with_template_in_use(ctx, conditions))
     if ctx.is_finished:
@@ -244,7 +244,7 @@ def _job_phase(ctx: PlanningContext) -> tuple[str, str, str]:
         return waiting, PODS_REFUSED, _pods_refused_text(ctx.refusal)
     if len(status.members) < size and (roles := roles_with_template_in_use(ctx)):
         return waiting, TEMPLATE_IN_USE, template_in_use_text(ctx, roles)
-    refusal = placement_refusal(ctx)
+    refusal = training_placement_refusal(ctx)
     if refusal is not None:
         return waiting, refusal.reason, refusal.message
     if ctx.hold is not None:
@@ -284,7 +284,7 @@ def unplaced_rank_pods(ctx: PlanningContext) -> list[PodView]:
     return [v for v in ctx.free() if not v.is_bound and not v.is_spare]
 
 
-def placement_refusal(ctx: PlanningContext) -> Condition | None:
+def training_placement_refusal(ctx: PlanningContext) -> Condition | None:
     """Why the scheduler could not place one of them, when it has said so."""
     said = (find_condition(v.pod.status.conditions, "PodScheduled") for v in unplaced_rank_pods(ctx))
     return next((c for c in said if c is not None and c.status == "False"), None)
@@ -293,7 +293,7 @@ def placement_refusal(ctx: PlanningContext) -> Condition | None:
 # -- time limits -------------------------------------------------------------------------------------------------------
 
 
-def job_deadline(ctx: PlanningContext) -> float | None:
+def training_job_deadline(ctx: PlanningContext) -> float | None:
     """When the job has run for as long as it may; None without a limit, before the first start, and while it is suspended."""
     status, limit = ctx.status, ctx.spec.active_deadline_seconds
     if limit <= 0 or status.started_at is None or status.suspended_at is not None:
@@ -301,12 +301,12 @@ def job_deadline(ctx: PlanningContext) -> float | None:
     return to_seconds(status.started_at) + status.suspended_seconds + limit
 
 
-def is_job_past_deadline(ctx: PlanningContext) -> bool:
-    at = job_deadline(ctx)
+def is_training_job_past_deadline(ctx: PlanningContext) -> bool:
+    at = training_job_deadline(ctx)
     return at is not None and ctx.now > at
 
 
-def finished_job_kept_s(ctx: PlanningContext) -> float | None:
+def finished_training_job_kept_s(ctx: PlanningContext) -> float | None:
     """Seconds for which the record of a finished job is still kept; None = until somebody deletes it."""
     ttl, ended = ctx.spec.ttl_seconds_after_finished, ctx.status.finished_at
     if ttl is None or ended is None or not ctx.is_finished:

@@ -78,7 +78,7 @@ def kept_after_start(
     return [*before, KeptCheckpoint(resume.step, max(1, resume.ranks))][-KEPT_STEPS:]
 
 
-def valid_resume_consent(job: TrainingJob) -> ResumeFrom | None:
+def unused_training_resume_consent(job: TrainingJob) -> ResumeFrom | None:
     """Consent that has not been used up."""
     asked, status = job.spec.checkpoint.resume_from, job.status
     return asked if asked is not None and status.opened_attempt < asked.attempt <= status.attempt else None
@@ -88,10 +88,10 @@ def decide_resume_step(
     job: TrainingJob, ready: Sequence[LauncherReport], worlds: Sequence[World]
 ) -> ResumeStep | BarrierHold:
     """`ready`: of all ranks, in their order."""
-    consent = valid_resume_consent(job)
+    consent = unused_training_resume_consent(job)
     if consent is not None:
         return _consented_step(job, consent.step, ready, worlds)
-    if (hold := unreadable_hold(job, ready)) is not None:
+    if (hold := unreadable_checkpoint_barrier_hold(job, ready)) is not None:
         return hold
     kept = job.status.progress.kept
     step = resume_step_of_ranks(ready, worlds)
@@ -104,9 +104,9 @@ def decide_resume_step(
     return ResumeStep(step, holders)
 
 
-def unreadable_hold(job: TrainingJob, ready: Sequence[LauncherReport]) -> BarrierHold | None:
+def unreadable_checkpoint_barrier_hold(job: TrainingJob, ready: Sequence[LauncherReport]) -> BarrierHold | None:
     blind = [r for r in ready if r.unreadable]
-    if not blind or valid_resume_consent(job) is not None:
+    if not blind or unused_training_resume_consent(job) is not None:
         return None
     said = "; ".join(f"{_rank_text(job, r)}: {r.unreadable}" for r in blind[:NAMED_RANKS])
     more = f"; and {len(blind) - NAMED_RANKS} others" if len(blind) > NAMED_RANKS else ""

@@ -16,8 +16,8 @@ from remuda.api.training import Loan, TrainingJob
 from remuda.core.foreign.gangs import foreign_gang_of
 from remuda.core.gang.pod_view import STUCK_AFTER_S
 from remuda.core.state.pod_requests import Amounts, requests_of_pod, resource_amounts
-from remuda.core.state.reservations import Reservation, lone_pod_key
-from remuda.core.state.snapshot import Snapshot, devices_of_pod, snapshot_device_mask
+from remuda.core.state.reservations import Reservation, lone_pod_reservation_key
+from remuda.core.state.snapshot import Snapshot, snapshot_device_mask, snapshot_devices_of_pod
 from remuda.core.training.planning_context import PlanningContext
 
 
@@ -34,7 +34,7 @@ def loan_reservations(job: TrainingJob) -> Iterator[Reservation]:
     """Whom the scheduler may give the gang's lent places: the gang, and while they are not called back the borrowers."""
     for loan in job.status.loans:
         is_lent = loan.recalled_at is None and loan.returned_at is None
-        borrowers = tuple(lone_pod_key(b.namespace, b.pod) for b in loan.borrowers)
+        borrowers = tuple(lone_pod_reservation_key(b.namespace, b.pod) for b in loan.borrowers)
         askers = (f"{job.namespace}/{job.name}", *(borrowers if is_lent else ()))
         yield Reservation(loan.node, tuple(loan.devices), askers, resource_amounts(loan.requests), borrowers)
 
@@ -88,7 +88,7 @@ def borrowers_on_node(ctx: PlanningContext, loan: Loan) -> list[Pod]:
     return [pod for pod in found if pod is not None and not pod.is_terminal and pod.spec.node_name == loan.node]
 
 
-def recalled_holdings(ctx: PlanningContext) -> Iterable[tuple[str, tuple[str, ...], Amounts]]:
+def recalled_spare_holdings(ctx: PlanningContext) -> Iterable[tuple[str, tuple[str, ...], Amounts]]:
     """What borrowers that were called back hold, unless one has been told to go for too long."""
     for loan in ctx.status.loans:
         if loan.recalled_at is None:
@@ -100,4 +100,4 @@ def recalled_holdings(ctx: PlanningContext) -> Iterable[tuple[str, tuple[str, ..
 
 def borrower_holdings(ctx: PlanningContext, loan: Loan) -> Iterator[tuple[str, tuple[str, ...], Amounts]]:
     """What its borrowers hold."""
-    return ((loan.node, devices_of_pod(pod), requests_of_pod(pod)) for pod in borrowers_on_node(ctx, loan))
+    return ((loan.node, snapshot_devices_of_pod(pod), requests_of_pod(pod)) for pod in borrowers_on_node(ctx, loan))

@@ -25,9 +25,14 @@ from remuda.core.gang.budgets import charge_budgets, exhausted_budget
 from remuda.core.gang.pod_view import CLOSED, PodView
 from remuda.core.training import segments
 from remuda.core.training.elastic_size import renumbered_members
-from remuda.core.training.faults import NOT_STOPPED, spare_start_deadline, stop_deadline
+from remuda.core.training.faults import NOT_STOPPED, spare_start_deadline, training_pod_stop_deadline
 from remuda.core.training.job_pods import job_pod_sizes
-from remuda.core.training.job_status import fail_job_over_budget, mark_job_failed, placement_refusal, unplaced_rank_pods
+from remuda.core.training.job_status import (
+    fail_job_over_budget,
+    mark_training_job_failed,
+    training_placement_refusal,
+    unplaced_rank_pods,
+)
 from remuda.core.training.missing_pods import is_replacement_paused, with_returned_pods
 from remuda.core.training.planning_context import PlanningContext
 
@@ -45,7 +50,7 @@ def retire_pod(ctx: PlanningContext, uid: str, reason: str, until: float | None 
     ctx.delete_pod(uid)
 
 
-def delete_retired_pods(ctx: PlanningContext) -> None:
+def delete_retired_training_pods(ctx: PlanningContext) -> None:
     """Retired pods are deleted until they are gone; then they are forgotten. One that may still run when it should have
     stopped long ago is written down as such, which takes its devices out of use."""
     kept = [r for r in ctx.status.retired if r.uid in ctx.views or is_replacement_paused(r, ctx.now)]
@@ -59,13 +64,13 @@ def delete_retired_pods(ctx: PlanningContext) -> None:
 
 def _is_stop_overdue(ctx: PlanningContext, view: PodView) -> bool:
     may_be_at_work = view.may_run or view.may_start(ctx.status.attempt)
-    return may_be_at_work and ctx.now > stop_deadline(ctx.job, view, ctx.now, ctx.stalls)
+    return may_be_at_work and ctx.now > training_pod_stop_deadline(ctx.job, view, ctx.now, ctx.stalls)
 
 
 # -- pods without a rank ----------------------------------------------------------------------------------------------
 
 
-def locate_job(ctx: PlanningContext) -> None:
+def keep_training_job_domain(ctx: PlanningContext) -> None:
     """Keeps the domain that the gang sits in: that of its first placed pod. A gang that has run keeps it even when nothing of
     it is left there, so that the scheduler gives freed room back to it first; one that never ran is free to go anywhere."""
     if segments.is_job_segmented(ctx):
@@ -82,7 +87,7 @@ def locate_job(ctx: PlanningContext) -> None:
         ctx.update(placement=Placement(where.topology, domain))
 
 
-def drop_unfit_pods(ctx: PlanningContext) -> None:
+def drop_unfit_training_pods(ctx: PlanningContext) -> None:
     """Pods without a rank that went bad. No attempt is raised for them: nobody runs there."""
     out = ctx.member_uids | ctx.retired_uids
     ended: list[PodView] = []
@@ -140,7 +145,7 @@ def fail_if_pods_rejected(ctx: PlanningContext, why: str) -> bool:
     """Ends a gang whose pods were refused more often than anybody would wait for."""
     is_over = ctx.status.used.get(REJECTIONS, 0) > REJECTION_BUDGET
     if is_over and not ctx.is_finished:
-        mark_job_failed(
+        mark_training_job_failed(
             ctx,
             BUDGET_EXHAUSTED,
             f"Nodes refused pods of the job more than {REJECTION_BUDGET} times. {why}".strip(),
@@ -175,7 +180,7 @@ def _is_pod_start_overdue(ctx: PlanningContext, view: PodView) -> bool:
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
-def fill_ranks(ctx: PlanningContext) -> None:
+def fill_training_job_ranks(ctx: PlanningContext) -> None:
     if ctx.status.barrier == CLOSED:
         _drop_surplus_members(ctx)
         if _has_role_grown(ctx):
@@ -228,7 +233,7 @@ def _has_spare_to_stand_in(ctx: PlanningContext) -> bool:
     for all would keep the gang waiting for ever. Pods that are merely being bound, one after another, are waited for; what
     was said of them before the gang had a place is no refusal any more.
     """
-    refusal = placement_refusal(ctx)
+    refusal = training_placement_refusal(ctx)
     is_coming = bool(unplaced_rank_pods(ctx)) and (refusal is None or refusal.reason == NOT_PLACED)
     return not is_coming and any(v.is_bound and v.is_spare for v in ctx.free())
 
@@ -303,7 +308,7 @@ def _member_with_rank(rank: int, view: PodView, since: datetime | None) -> Membe
 # -- pods that are missing, or too many -------------------------------------------------------------------------------
 
 
-def count_job_pods(ctx: PlanningContext) -> None:
+def count_training_pods_created(ctx: PlanningContext) -> None:
     """Names go on behind the highest that was seen."""
     seen = max((v.index for v in ctx.views.values()), default=-1)
     if seen >= ctx.status.pods_created:

@@ -16,7 +16,7 @@ from remuda.core.gang.launcher_trouble import LAUNCHER_TROUBLES
 from remuda.core.training import segments
 from remuda.core.training.edited_templates import roles_with_template_in_use
 from remuda.core.training.elastic_size import missing_ranks
-from remuda.core.training.gang_size import hold_gang_if_too_large, most_spares
+from remuda.core.training.gang_size import hold_too_large_training_gang, most_spares
 from remuda.core.training.job_pods import build_job_pod
 from remuda.core.training.lent_spares import lent_spare_count, loan_nodes_called_back, loan_nodes_returned
 from remuda.core.training.planning_context import PODS_A_LOOK, PlanningContext
@@ -26,7 +26,7 @@ AWAY_FROM = (Cause.DEVICE, Cause.MAINTENANCE, Cause.CODE, Cause.HANG)
 
 
 def ask_for_missing_pods(ctx: PlanningContext) -> None:
-    hold_gang_if_too_large(ctx)
+    hold_too_large_training_gang(ctx)
     if ctx.too_large is not None:
         return
     for role in ctx.spec.roles:
@@ -77,7 +77,11 @@ def _ask_for_role_pods(ctx: PlanningContext, role: Role) -> None:
 
 def _ask_for_segment_pods(ctx: PlanningContext, role: Role) -> None:
     """The same for a gang in segments: a pod is made for the segment whose rank is vacant, in that segment's domain."""
-    free, vacant, domains = ctx.free(role.name), segments.segment_vacancies(ctx, role), segments.segment_domains(ctx)
+    free, vacant, domains = (
+        ctx.free(role.name),
+        segments.vacant_training_ranks_by_segment(ctx, role),
+        segments.training_segment_domains(ctx),
+    )
     for number, where in enumerate(domains):
         mine = [v for v in free if v.segment == number]
         waiting = [v for v in mine if not v.is_bound]

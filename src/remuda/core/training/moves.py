@@ -31,21 +31,21 @@ from remuda.core.gang.gang_remedy import (
     ChosenRemedy,
     MemberFault,
     RemedyCosts,
-    can_members_move,
+    can_gang_members_move,
     choose_gang_remedy,
-    price_of_staying_slow,
+    gang_price_of_staying_slow,
 )
 from remuda.core.gang.pod_view import OPEN
 from remuda.core.health.slow_ranks import SLOW_RANK
 from remuda.core.state.leaving_nodes import NodeLeavingState
 from remuda.core.training.checkpoint_handshake import (
-    ask_for_checkpoint,
+    begin_checkpoint_handshake,
     is_checkpoint_fresh,
-    may_stop_job,
+    may_stop_training_job,
     open_checkpoint_request,
     usual_checkpoint_wait_s,
 )
-from remuda.core.training.placement_options import job_remedy_costs
+from remuda.core.training.placement_options import training_job_remedy_costs
 from remuda.core.training.planning_context import PlanningContext, SlowRankStay
 from remuda.core.training.segments import placement_options_for
 
@@ -93,10 +93,10 @@ def next_move_at(ctx: PlanningContext) -> float | None:
     """When time alone makes a move due."""
     if ctx.status.barrier != OPEN:
         return None
-    found = [at for _, v in slow_members(ctx) if (at := _checkpoint_asked_at(ctx, v)) > ctx.now]
+    found = [at for _, v in slow_training_members(ctx) if (at := _checkpoint_asked_at(ctx, v)) > ctx.now]
     calls = (_last_checkpoint_call_at(ctx, where) for _, where in members_on_leaving_nodes(ctx))
     found += [at for at in calls if at is not None and at > ctx.now]
-    if (found or members_on_leaving_nodes(ctx) or slow_members(ctx)) and ctx.now < _job_settled_at(ctx):
+    if (found or members_on_leaving_nodes(ctx) or slow_training_members(ctx)) and ctx.now < _job_settled_at(ctx):
         found.append(_job_settled_at(ctx))
     return min(found, default=None)
 
@@ -116,19 +116,19 @@ def _move_off_leaving_nodes(ctx: PlanningContext) -> list[MemberFault]:
     faults = [_leaving_node_fault(ctx, member, where) for member, where in going]
     ends = [where.until for _, where in going if where.until is not None]
     left = min(ends, default=ctx.now) - ctx.now
-    if _is_move_over_budget(ctx, faults) or not can_members_move(faults, placement_options_for(ctx, faults)):
+    if _is_move_over_budget(ctx, faults) or not can_gang_members_move(faults, placement_options_for(ctx, faults)):
         # Nowhere to go yet. What can be saved is saved as late as possible.
         if (
             0.0 < left <= usual_checkpoint_wait_s(ctx) + MOVE_S
             and open_checkpoint_request(ctx) is None
             and not is_checkpoint_fresh(ctx)
         ):
-            ask_for_checkpoint(ctx, faults[0].reason, left)
+            begin_checkpoint_handshake(ctx, faults[0].reason, left)
         return []
     wait = (
         usual_checkpoint_wait_s(ctx) if left > usual_checkpoint_wait_s(ctx) + MOVE_S else max(URGENT_S, left - MOVE_S)
     )
-    return faults if may_stop_job(ctx, faults[0].reason, wait) else []
+    return faults if may_stop_training_job(ctx, faults[0].reason, wait) else []
 
 
 def _last_checkpoint_call_at(ctx: PlanningContext, where: NodeLeavingState) -> float | None:
@@ -143,7 +143,7 @@ def _leaving_node_fault(ctx: PlanningContext, member: Member, where: NodeLeaving
 # -- slow devices -----------------------------------------------------------------------------------------------------
 
 
-def slow_members(ctx: PlanningContext) -> list[tuple[Member, Verdict]]:
+def slow_training_members(ctx: PlanningContext) -> list[tuple[Member, Verdict]]:
     slow = _degraded_members(ctx)
     return [] if _are_all_ranks_slow(ctx, slow) else slow
 
@@ -160,7 +160,7 @@ def _are_all_ranks_slow(ctx: PlanningContext, slow: Sequence[tuple[Member, Verdi
     return len(slow) > 1 and len(slow) == len(ctx.status.members) and len(reasons) == 1 and SLOW_RANK not in reasons
 
 
-def rank_slowness(ctx: PlanningContext, verdict: Verdict) -> float:
+def training_rank_slowness(ctx: PlanningContext, verdict: Verdict) -> float:
     """How many times slower its ranks work; 1 when the verdict is about something else."""
     if verdict.reason != SLOW_RANK:
         return 1.0
@@ -170,16 +170,16 @@ def rank_slowness(ctx: PlanningContext, verdict: Verdict) -> float:
 
 def _swap_slow_ranks(ctx: PlanningContext) -> list[MemberFault]:
     policy = ctx.spec.failure.straggler.policy
-    slow = slow_members(ctx)
+    slow = slow_training_members(ctx)
     if not slow or policy is DegradedPolicy.CARRY_ON:
         ctx.stays = _stay_without_swap(ctx)
         return []
-    slow.sort(key=lambda pair: (-rank_slowness(ctx, pair[1]), pair[0].rank))
+    slow.sort(key=lambda pair: (-training_rank_slowness(ctx, pair[1]), pair[0].rank))
     worst = slow[0]
     every = [_slow_rank_fault(ctx, *pair) for pair in slow]
     # One stop for all of them; when there is not room for all, for the worst.
     faults = next(
-        (f for f in (every, every[:1]) if can_members_move(f, placement_options_for(ctx, f), whole=False)), []
+        (f for f in (every, every[:1]) if can_gang_members_move(f, placement_options_for(ctx, f), whole=False)), []
     )
     if not faults:
         full = placement_options_for(ctx, every[:1]).why_no_room
@@ -192,7 +192,7 @@ def _swap_slow_ranks(ctx: PlanningContext) -> list[MemberFault]:
         return []
     if policy is DegradedPolicy.SWAP_NOW:
         return faults
-    if not does_swap_pay(ctx, faults, rank_slowness(ctx, worst[1])):
+    if not does_swap_pay(ctx, faults, training_rank_slowness(ctx, worst[1])):
         why = "A swap would cost more GPU-hours than going on like this until the job ends."
         _let_slow_ranks_stay(ctx, NOT_WORTH_IT, why, "To swap anyway, set spec.failure.straggler.policy to SwapNow.")
         return []
@@ -201,31 +201,31 @@ def _swap_slow_ranks(ctx: PlanningContext) -> list[MemberFault]:
     why = "It will be swapped at the next checkpoint."
     _let_slow_ranks_stay(ctx, WAITS, why, "To swap at once, set spec.failure.straggler.policy to SwapNow.")
     if ctx.now >= _checkpoint_asked_at(ctx, worst[1]) and _may_ask_for_checkpoint(ctx):
-        ask_for_checkpoint(ctx, faults[0].reason, usual_checkpoint_wait_s(ctx))
+        begin_checkpoint_handshake(ctx, faults[0].reason, usual_checkpoint_wait_s(ctx))
     return []
 
 
 def _stay_without_swap(ctx: PlanningContext) -> SlowRankStay:
     """Nobody is slow, or nobody is to be swapped for it."""
-    slow = [(m, verdict, rank_slowness(ctx, verdict)) for m, verdict in _degraded_members(ctx)]
+    slow = [(m, verdict, training_rank_slowness(ctx, verdict)) for m, verdict in _degraded_members(ctx)]
     if not slow:
         return SlowRankStay()
-    if not slow_members(ctx):
+    if not slow_training_members(ctx):
         why = f"All ranks are slow for the same reason ({slow[0][1].reason}): swapping devices would not help."
-        return slow_rank_stay(
+        return stay_of_slow_training_ranks(
             slow, ALL_ALIKE, why, "Check what they share: power, cooling, network (`remuda incidents`)."
         )
     why = "It stays, because spec.failure.straggler.policy is CarryOn."
-    return slow_rank_stay(slow, CARRY_ON, why, "To swap slow ranks, set it to SwapAtCheckpoint.")
+    return stay_of_slow_training_ranks(slow, CARRY_ON, why, "To swap slow ranks, set it to SwapAtCheckpoint.")
 
 
 def _let_slow_ranks_stay(ctx: PlanningContext, reason: str, why: str, fix: str) -> None:
-    slow = [(m, verdict, rank_slowness(ctx, verdict)) for m, verdict in slow_members(ctx)]
-    ctx.stays = slow_rank_stay(sorted(slow, key=lambda one: (-one[2], one[0].rank)), reason, why, fix)
+    slow = [(m, verdict, training_rank_slowness(ctx, verdict)) for m, verdict in slow_training_members(ctx)]
+    ctx.stays = stay_of_slow_training_ranks(sorted(slow, key=lambda one: (-one[2], one[0].rank)), reason, why, fix)
 
 
 def _slow_rank_fault(ctx: PlanningContext, member: Member, verdict: Verdict) -> MemberFault:
-    factor = rank_slowness(ctx, verdict)
+    factor = training_rank_slowness(ctx, verdict)
     how = f"{factor:g} times slower than its peers" if factor > 1.0 else verdict.message or verdict.reason
     text = f"Rank {member.rank} ({member.pod}) on {member.node}, {verdict.device}: {how}."
     return MemberFault(
@@ -236,17 +236,17 @@ def _slow_rank_fault(ctx: PlanningContext, member: Member, verdict: Verdict) -> 
 def does_swap_pay(ctx: PlanningContext, faults: Sequence[MemberFault], factor: float) -> bool:
     """Whether the swap at a checkpoint costs less than going on as it is."""
     choice, costs = swap_price_at_checkpoint(ctx, faults)
-    return choice.price_gpu_hours < price_of_staying_slow(costs, factor)
+    return choice.price_gpu_hours < gang_price_of_staying_slow(costs, factor)
 
 
 def swap_price_at_checkpoint(ctx: PlanningContext, faults: Sequence[MemberFault]) -> tuple[ChosenRemedy, RemedyCosts]:
-    costs = job_remedy_costs(ctx, faults, rollback_s=0.0)
+    costs = training_job_remedy_costs(ctx, faults, rollback_s=0.0)
     return choose_gang_remedy(faults, placement_options_for(ctx, faults), costs), costs
 
 
 def _checkpoint_asked_at(ctx: PlanningContext, verdict: Verdict) -> float:
     """When waiting for the next checkpoint has cost what asking for one costs."""
-    lost_share = 1.0 - 1.0 / max(rank_slowness(ctx, verdict), 1.01)
+    lost_share = 1.0 - 1.0 / max(training_rank_slowness(ctx, verdict), 1.01)
     cost = ctx.spec.checkpoint.typical_seconds or CHECKPOINT_S
     raised = to_seconds_or(ctx.status.attempt_raised_at, ctx.now)
     since = to_seconds(verdict.since) if verdict.since is not None else raised
@@ -268,14 +268,16 @@ def _is_move_over_budget(ctx: PlanningContext, faults: Sequence[MemberFault]) ->
 # -- slow ranks that stay, and why -------------------------------------------------------------------------------------
 
 
-def slow_rank_stay(slow: Sequence[tuple[Member, Verdict, float]], reason: str, why: str, fix: str) -> SlowRankStay:
+def stay_of_slow_training_ranks(
+    slow: Sequence[tuple[Member, Verdict, float]], reason: str, why: str, fix: str
+) -> SlowRankStay:
     """`slow`: members, what is said of their device, and how many times slower they are."""
     named = [_slow_rank_text(*one) for one in slow[:MOST_NAMED]]
     more = [f"{len(slow) - MOST_NAMED} more."] if len(slow) > MOST_NAMED else []
     return SlowRankStay(reason, " ".join([*named, *more]), why, fix)
 
 
-def with_slow_ranks(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
+def with_slow_training_ranks(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
     if ctx.is_finished or not ctx.status.members:
         return [c for c in conditions if c.type != SLOW_RANKS]
     said, old = ctx.stays, find_condition(conditions, SLOW_RANKS)

@@ -12,9 +12,9 @@ from remuda.core.gang.pod_view import CLOSED, OPEN
 from remuda.core.training import checkpoint_handshake, moves
 from remuda.core.training.backoff import job_restart_at
 from remuda.core.training.elastic_size import next_growth_at, next_shrink_at
-from remuda.core.training.faults import member_start_deadline, spare_start_deadline, stop_deadline
+from remuda.core.training.faults import member_start_deadline, spare_start_deadline, training_pod_stop_deadline
 from remuda.core.training.hung_ranks import next_hang_at
-from remuda.core.training.job_status import job_deadline
+from remuda.core.training.job_status import training_job_deadline
 from remuda.core.training.planning_context import PlanningContext
 from remuda.core.training.spare_lending import next_lending_at
 
@@ -55,7 +55,7 @@ def _suspended_job_wait_s(ctx: PlanningContext) -> float | None:
 def _retired_pod_deadlines(ctx: PlanningContext) -> Iterator[float]:
     for pod in ctx.status.retired:
         if (view := ctx.views.get(pod.uid)) is not None:
-            yield stop_deadline(ctx.job, view, ctx.now, ctx.stalls)
+            yield training_pod_stop_deadline(ctx.job, view, ctx.now, ctx.stalls)
 
 
 def _job_deadlines(ctx: PlanningContext) -> Iterator[float]:
@@ -68,7 +68,7 @@ def _job_deadlines(ctx: PlanningContext) -> Iterator[float]:
         yield at
     if (at := job_restart_at(ctx)) is not None:
         yield at
-    if (at := job_deadline(ctx)) is not None:
+    if (at := training_job_deadline(ctx)) is not None:
         yield at
     for pod in status.retired:
         if pod.until is not None:
@@ -80,5 +80,5 @@ def _job_deadlines(ctx: PlanningContext) -> Iterator[float]:
         yield from _retired_pod_deadlines(ctx)
         for member in status.members:
             if (found := ctx.views.get(member.uid)) and not found.is_ready_for(status.attempt):
-                yield stop_deadline(ctx.job, found, ctx.now, ctx.stalls)
+                yield training_pod_stop_deadline(ctx.job, found, ctx.now, ctx.stalls)
                 yield member_start_deadline(ctx.job, member, found, ctx.now, ctx.stalls)

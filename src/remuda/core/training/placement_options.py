@@ -16,19 +16,24 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
 from remuda.api.number_bounds import MAX_SECONDS
-from remuda.api.training import Loan, Remedy, Role, TrainingJob, gpus_of_role
+from remuda.api.training import Loan, Remedy, Role, TrainingJob, gpus_in_role_spec
 from remuda.core.gang.gang_remedy import MemberFault, PlacementOptions, RemedyCosts, root_gang_fault
 from remuda.core.gang.pod_view import PodView
 from remuda.core.scheduling.explain import explain_not_placed
 from remuda.core.scheduling.first_fit import count_fitting_pods
 from remuda.core.scheduling.gang_placement import place_gang_members
-from remuda.core.scheduling.placement_request import GangAsk, PodAsk, pod_ask_of
+from remuda.core.scheduling.placement_request import GangAsk, PodAsk, placement_ask_of_pod
 from remuda.core.state.pod_requests import Amounts, requests_of_pod
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Transaction
 from remuda.core.training.faults import NOT_STOPPED
 from remuda.core.training.job_pods import build_job_pod
-from remuda.core.training.lent_spares import borrower_grace_s, borrower_holdings, recallable_loans, recalled_holdings
+from remuda.core.training.lent_spares import (
+    borrower_grace_s,
+    borrower_holdings,
+    recallable_loans,
+    recalled_spare_holdings,
+)
 from remuda.core.training.planning_context import PlanningContext
 
 NEW_POD_S = RemedyCosts(0, 0, 0.0).new_pod_s
@@ -37,7 +42,9 @@ UNKNOWN_REST_S = 3600.0  # that a job which does not say its steps is taken to g
 Held = tuple[str, tuple[str, ...], Amounts]  # node, device ids, requests
 
 
-def job_options_in_domain(ctx: PlanningContext, faults: Sequence[MemberFault], shrinks_to: int = 0) -> PlacementOptions:
+def training_options_in_domain(
+    ctx: PlanningContext, faults: Sequence[MemberFault], shrinks_to: int = 0
+) -> PlacementOptions:
     """What there is for the pods that the faults cost: a spare each, room beside the gang, or a domain for all of it.
 
     `shrinks_to`: ranks the gang may go on with instead.
@@ -51,17 +58,17 @@ def job_options_in_domain(ctx: PlanningContext, faults: Sequence[MemberFault], s
     after_parked = needed - parked
     after_coming = after_parked - coming
     roles = {role.name: role for role in ctx.spec.roles}
-    asks = [trial_pod_ask(ctx, roles[name]) for name in after_coming.elements() if name in roles]
+    asks = [trial_ask_for_training_role(ctx, roles[name]) for name in after_coming.elements() if name in roles]
     lost = {f.uid for f in faults if f.lost}
     unstoppable = {f.uid for f in faults if f.reason == NOT_STOPPED}
-    transaction, why = _room_in_domain(ctx, snapshot_without_leavers(ctx, lost, unstoppable), asks)
+    transaction, why = _room_in_domain(ctx, snapshot_without_training_leavers(ctx, lost, unstoppable), asks)
     first = ctx.spec.roles[0].name
     lent = recallable_loans(ctx, first)[: after_parked[first]]
     return PlacementOptions(
         spares=needed.total() - after_parked.total(),
         room_in_domain=after_parked.total() - after_coming.total() + transaction,
         domain=ctx.status.placement.domain,
-        gang_fits=domain_for_job(ctx, unstoppable),
+        gang_fits=domain_for_training_job(ctx, unstoppable),
         why_no_room=why,
         shrinks_to=shrinks_to,
         lent=len(lent),
@@ -69,21 +76,25 @@ def job_options_in_domain(ctx: PlanningContext, faults: Sequence[MemberFault], s
     )
 
 
-def has_domain_room_for(ctx: PlanningContext, waiting: Iterable[PodView], recalled: Iterable[Loan] = ()) -> bool:
+def has_training_domain_room_for(
+    ctx: PlanningContext, waiting: Iterable[PodView], recalled: Iterable[Loan] = ()
+) -> bool:
     """Whether the gang's own domain can take those pods, now or once pods on their way out are gone. `recalled`: loans that
     would be called back as well."""
-    asks = [pod_ask_of(v.pod) for v in waiting]
-    picture = snapshot_without_leavers(ctx, set(), set()).releasing(
+    asks = [placement_ask_of_pod(v.pod) for v in waiting]
+    picture = snapshot_without_training_leavers(ctx, set(), set()).releasing(
         held for loan in recalled for held in borrower_holdings(ctx, loan)
     )
     return _room_in_domain(ctx, picture, asks)[0] >= len(asks)
 
 
-def domain_for_job(ctx: PlanningContext, unstoppable: Set[str] = frozenset(), *, elsewhere: bool = False) -> str | None:
+def domain_for_training_job(
+    ctx: PlanningContext, unstoppable: Set[str] = frozenset(), *, elsewhere: bool = False
+) -> str | None:
     """A domain that would take the whole gang if it let go of all it holds; another than its own if there is one."""
     where = ctx.status.placement
     picture = ctx.snapshot.releasing(_held_by_pods(v for v in ctx.views.values() if _pod_lets_go(ctx, v, unstoppable)))
-    members = tuple(ask for role in ctx.spec.roles for ask in [trial_pod_ask(ctx, role)] * role.replicas)
+    members = tuple(ask for role in ctx.spec.roles for ask in [trial_ask_for_training_role(ctx, role)] * role.replicas)
     ask = GangAsk(ctx.job.name, members, topology=where.topology)
     pictures = [picture.outside(where.topology, where.domain)] if where.domain else []
     if not elsewhere:
@@ -95,7 +106,7 @@ def domain_for_job(ctx: PlanningContext, unstoppable: Set[str] = frozenset(), *,
     return None
 
 
-def job_remedy_costs(
+def training_job_remedy_costs(
     ctx: PlanningContext, faults: Sequence[MemberFault], *, rollback_s: float | None = None
 ) -> RemedyCosts:
     """`rollback_s`: when it is known otherwise than by the time since the last checkpoint."""
@@ -103,14 +114,14 @@ def job_remedy_costs(
     if rollback_s is None:
         rollback_s = max(0.0, ctx.now - to_seconds(since)) if since else 0.0
     roles = {role.name: role for role in ctx.spec.roles}
-    moved = sum(gpus_of_role(roles[name]) for name in _roles_to_move(ctx, faults) if name in roles)
+    moved = sum(gpus_in_role_spec(roles[name]) for name in _roles_to_move(ctx, faults) if name in roles)
     return RemedyCosts(
         gang_gpus=ctx.gang_gpus or len(ctx.ranks),
         moved_gpus=moved or 1,
         rollback_s=rollback_s,
         pull_s=max(0.0, measured_replacement_s(ctx) - NEW_POD_S),
-        expected_s=expected_job_s(ctx),
-        same_pod_failures=pod_failures_in_row(ctx, worst_pod_fault(ctx, faults)),
+        expected_s=expected_training_job_s(ctx),
+        same_pod_failures=training_pod_failures_in_row(ctx, worst_training_pod_fault(ctx, faults)),
     )
 
 
@@ -122,7 +133,7 @@ def measured_replacement_s(ctx: PlanningContext) -> float:
     return 0.0
 
 
-def expected_job_s(ctx: PlanningContext) -> float:
+def expected_training_job_s(ctx: PlanningContext) -> float:
     """How long the job goes on: by its steps when it says how many, else as long as it has run, an hour at least."""
     if ctx.spec.total_steps and ctx.fresh.step_seconds:
         left_s = (ctx.spec.total_steps - ctx.fresh.step) * ctx.fresh.step_seconds
@@ -131,13 +142,13 @@ def expected_job_s(ctx: PlanningContext) -> float:
     return max(UNKNOWN_REST_S, ctx.now - to_seconds(started) if started else 0.0)
 
 
-def worst_pod_fault(ctx: PlanningContext, faults: Sequence[MemberFault]) -> MemberFault:
+def worst_training_pod_fault(ctx: PlanningContext, faults: Sequence[MemberFault]) -> MemberFault:
     """The fault of the pod that failed most often without progress in between: replacing another one cures nothing."""
-    most = max(pod_failures_in_row(ctx, f) for f in faults)
-    return root_gang_fault([f for f in faults if pod_failures_in_row(ctx, f) == most])
+    most = max(training_pod_failures_in_row(ctx, f) for f in faults)
+    return root_gang_fault([f for f in faults if training_pod_failures_in_row(ctx, f) == most])
 
 
-def pod_failures_in_row(ctx: PlanningContext, fault: MemberFault) -> int:
+def training_pod_failures_in_row(ctx: PlanningContext, fault: MemberFault) -> int:
     """Earlier interruptions by the same pod at a step that the gang has not got past since."""
     step = ctx.fresh.step
     return sum(1 for r in ctx.status.recoveries if fault.pod in r.members and r.step_at_fault >= step)
@@ -145,7 +156,7 @@ def pod_failures_in_row(ctx: PlanningContext, fault: MemberFault) -> int:
 
 def _roles_to_move(ctx: PlanningContext, faults: Sequence[MemberFault]) -> list[str]:
     """Roles of the pods that would be replaced: all lost ones, else the one that keeps failing."""
-    uids = [f.uid for f in faults if f.lost] or [worst_pod_fault(ctx, faults).uid]
+    uids = [f.uid for f in faults if f.lost] or [worst_training_pod_fault(ctx, faults).uid]
     role_of = {m.uid: m.role for m in ctx.status.members}
     return [role_of.get(uid, "") for uid in uids]
 
@@ -160,15 +171,15 @@ def _room_in_domain(ctx: PlanningContext, picture: Snapshot, asks: Sequence[PodA
     return fits, explain_not_placed(picture, asks, where.topology, where.domain, Transaction.of(picture)).message
 
 
-def snapshot_without_leavers(ctx: PlanningContext, lost: Set[str], unstoppable: Set[str]) -> Snapshot:
+def snapshot_without_training_leavers(ctx: PlanningContext, lost: Set[str], unstoppable: Set[str]) -> Snapshot:
     """The picture once the gang's pods that leave, and borrowers that were called back, are gone."""
     leaving = lost | ctx.retired_uids | ctx.deletions.keys()
     views = (v for v in ctx.views.values() if v.pod.is_deleting or v.uid in leaving)
     gang = _held_by_pods(v for v in views if _pod_lets_go(ctx, v, unstoppable))
-    return ctx.snapshot.releasing([*gang, *recalled_holdings(ctx)])
+    return ctx.snapshot.releasing([*gang, *recalled_spare_holdings(ctx)])
 
 
-def snapshot_after_release(ctx: PlanningContext, views: Iterable[PodView], unstoppable: Set[str]) -> Snapshot:
+def snapshot_freed_by_training_pods(ctx: PlanningContext, views: Iterable[PodView], unstoppable: Set[str]) -> Snapshot:
     """The picture once those pods have given back what they hold, as far as they will."""
     return ctx.snapshot.releasing(_held_by_pods(v for v in views if _pod_lets_go(ctx, v, unstoppable)))
 
@@ -182,10 +193,10 @@ def _held_by_pods(views: Iterable[PodView]) -> list[Held]:
     return [(v.node, v.devices, requests_of_pod(v.pod)) for v in views]
 
 
-def trial_pod_ask(ctx: PlanningContext, role: Role) -> PodAsk:
+def trial_ask_for_training_role(ctx: PlanningContext, role: Role) -> PodAsk:
     return msgspec.structs.replace(role_pod_ask(ctx.job, role), needs_agent=ctx.on_kubelets)
 
 
 def role_pod_ask(job: TrainingJob, role: Role) -> PodAsk:
     """What any pod of the role asks for."""
-    return pod_ask_of(from_wire(Pod, build_job_pod(job, role, 0, spare=False, domain="")))
+    return placement_ask_of_pod(from_wire(Pod, build_job_pod(job, role, 0, spare=False, domain="")))

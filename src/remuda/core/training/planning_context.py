@@ -15,7 +15,7 @@ import msgspec
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, TrainingJobStatus, gpus_of_role
+from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, TrainingJobStatus, gpus_in_role_spec
 from remuda.core.gang.pod_view import PodView
 from remuda.core.health.own_stalls import NO_STALLS, StallHistory
 from remuda.core.health.step_samples import GangSlow
@@ -134,7 +134,7 @@ class PlanningContext:
         roles = [_role_at_size(role, self.status.sizes) for role in present_roles(self._job.spec, self.status)]
         self.spec = msgspec.structs.replace(self._job.spec, roles=roles)
         self.ranks = list(chain.from_iterable(repeat(role, role.replicas) for role in self.spec.roles))
-        self.gang_gpus = sum(role.replicas * gpus_of_role(role) for role in self.spec.roles)
+        self.gang_gpus = sum(role.replicas * gpus_in_role_spec(role) for role in self.spec.roles)
 
     @property
     def asked_size(self) -> int:

@@ -64,9 +64,9 @@ def _progress_with_eta(ctx: PlanningContext, beats: list[MemberProgress]) -> Pro
     fresh = ctx.fresh
     reported = max((b.total_steps or 0 for b in beats), default=0)
     total = ctx.spec.total_steps or reported
-    pace = step_pace_s(beats, ctx.status.resume_step or 0, fresh.step_seconds)
+    pace = training_step_pace_s(beats, ctx.status.resume_step or 0, fresh.step_seconds)
     seen = to_seconds(fresh.time) if fresh.time is not None else ctx.now
-    at = job_eta(fresh.step, total, pace, ctx.status.goodput.ettr, seen)
+    at = training_job_eta(fresh.step, total, pace, ctx.status.goodput.ettr, seen)
     fresh = msgspec.structs.replace(fresh, total_steps=total, eta=None if at is None else to_time(round(at)))
     old = ctx.status.progress
     # The ratio moves all the time; the estimate moves with the steps alone, or every look would write a new one.
@@ -84,7 +84,7 @@ def _end_recovery_at_step(ctx: PlanningContext, at: float) -> None:
     ctx.update(recoveries=[*ctx.status.recoveries[:-1], booked], goodput=goodput, progress=ctx.fresh)
 
 
-def step_pace_s(beats: list[MemberProgress], resumed: int, median_s: float) -> float:
+def training_step_pace_s(beats: list[MemberProgress], resumed: int, median_s: float) -> float:
     """Seconds a step takes the gang."""
     slowest = min(beats, key=lambda b: b.step)
     began = max(b.first_step_time for b in beats)
@@ -93,7 +93,7 @@ def step_pace_s(beats: list[MemberProgress], resumed: int, median_s: float) -> f
     return took / made if made >= ENOUGH_STEPS and took > 0 else median_s
 
 
-def job_eta(step: int, total: int, pace: float, ettr: float, now: float) -> float | None:
+def training_job_eta(step: int, total: int, pace: float, ettr: float, now: float) -> float | None:
     """Unix seconds; None when there is no telling, or the answer would be no use. Whatever the numbers, it raises nothing."""
     if not (0 < total <= MAX_COUNT and 0 < pace <= MAX_SECONDS):
         return None

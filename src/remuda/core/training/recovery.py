@@ -21,14 +21,33 @@ from remuda.core.gang.gang_remedy import ChosenRemedy, MemberFault, causes_to_ch
 from remuda.core.gang.launcher_trouble import LAUNCHER_TROUBLES
 from remuda.core.gang.pod_view import CLOSED, OPEN
 from remuda.core.training import segments
-from remuda.core.training.backoff import launcher_retry_at
-from remuda.core.training.elastic_size import plan_job_growth, resize_job, role_sizes_if_stranded, role_sizes_without
+from remuda.core.training.backoff import training_launcher_retry_at
+from remuda.core.training.elastic_size import (
+    plan_job_growth,
+    resize_elastic_training_job,
+    role_sizes_if_stranded,
+    role_sizes_without,
+)
 from remuda.core.training.faults import LOSS_NOT_FINITE, NOT_STOPPED
 from remuda.core.training.goodput import book_recovery_loss, move_recovery_loss
-from remuda.core.training.job_status import fail_job_over_budget, mark_job_failed, placement_refusal, unplaced_rank_pods
-from remuda.core.training.membership import fail_if_pods_rejected, fill_ranks, replacement_pause_until, retire_pod
+from remuda.core.training.job_status import (
+    fail_job_over_budget,
+    mark_training_job_failed,
+    training_placement_refusal,
+    unplaced_rank_pods,
+)
+from remuda.core.training.membership import (
+    fail_if_pods_rejected,
+    fill_training_job_ranks,
+    replacement_pause_until,
+    retire_pod,
+)
 from remuda.core.training.missing_pods import ask_for_missing_pods
-from remuda.core.training.placement_options import domain_for_job, has_domain_room_for, worst_pod_fault
+from remuda.core.training.placement_options import (
+    domain_for_training_job,
+    has_training_domain_room_for,
+    worst_training_pod_fault,
+)
 from remuda.core.training.planning_context import DeviceQuarantine, PlanningContext
 from remuda.core.training.remedy_decision import SAME_STEP, decide_job_remedy
 from remuda.core.training.spare_lending import recall_loans
@@ -73,14 +92,14 @@ def recover_job(ctx: PlanningContext, found: Sequence[MemberFault]) -> None:
     if refused:
         used[REJECTIONS] = used.get(REJECTIONS, 0) + 1
     for uid, reason in dropped.items():
-        pause = replacement_pause_until(ctx, used) if uid in refused else launcher_retry_at(ctx, reason)
+        pause = replacement_pause_until(ctx, used) if uid in refused else training_launcher_retry_at(ctx, reason)
         retire_pod(ctx, uid, reason, pause)
     raise_attempt(ctx, is_move=chosen.remedy is Remedy.REPLACE_GANG)
     if chosen.remedy is Remedy.SHRINK and (sizes := role_sizes_without(ctx, dropped)) is not None:
-        resize_job(ctx, sizes)
+        resize_elastic_training_job(ctx, sizes)
     ctx.update(used=used, progress=ctx.fresh)
     if ends_job:
-        mark_job_failed(ctx, chosen.reason, chosen.message)
+        mark_training_job_failed(ctx, chosen.reason, chosen.message)
     elif over is not None:
         fail_job_over_budget(ctx, over, root.message)
     else:
@@ -245,7 +264,7 @@ def _pods_to_drop(ctx: PlanningContext, chosen: ChosenRemedy) -> dict[str, str]:
         return {**dict.fromkeys(ctx.views, Remedy.REPLACE_GANG.value), **lost}
     if lost or chosen.remedy in (Remedy.RESTART_IN_PLACE, Remedy.FAIL):
         return lost
-    return {worst_pod_fault(ctx, chosen.faults).uid: "NotCuredInPlace"}
+    return {worst_training_pod_fault(ctx, chosen.faults).uid: "NotCuredInPlace"}
 
 
 def raise_attempt(ctx: PlanningContext, *, is_move: bool) -> None:
@@ -272,8 +291,12 @@ def move_job_if_stranded(ctx: PlanningContext) -> None:
     status = ctx.status
     if status.barrier == OPEN or not status.placement.domain or len(status.members) >= len(ctx.ranks):
         return
-    refusal, waiting = placement_refusal(ctx), unplaced_rank_pods(ctx)
-    if refusal is None or has_domain_room_for(ctx, waiting) or domain_for_job(ctx, elsewhere=True) is None:
+    refusal, waiting = training_placement_refusal(ctx), unplaced_rank_pods(ctx)
+    if (
+        refusal is None
+        or has_training_domain_room_for(ctx, waiting)
+        or domain_for_training_job(ctx, elsewhere=True) is None
+    ):
         return
     under_way = ctx.under_way
     if under_way is not None:
@@ -291,7 +314,7 @@ def move_job_if_stranded(ctx: PlanningContext) -> None:
 
 def _move_stranded_segments(ctx: PlanningContext) -> None:
     """The same for a gang in segments: only those move that wait."""
-    refusal = placement_refusal(ctx)
+    refusal = training_placement_refusal(ctx)
     if ctx.status.barrier == OPEN or refusal is None:
         return
     numbers = segments.stranded_segments(ctx, unplaced_rank_pods(ctx))
@@ -317,7 +340,7 @@ def shrink_job_if_stranded(ctx: PlanningContext) -> None:
     sizes = role_sizes_if_stranded(ctx)
     if sizes is None:
         return
-    under_way, refusal = ctx.under_way, placement_refusal(ctx)
+    under_way, refusal = ctx.under_way, training_placement_refusal(ctx)
     if under_way is not None:
         words = [f"{Remedy.REPLACE_POD}: {refusal.message}"] if refusal is not None else []
         ctx.amend_recovery(attempt=ctx.status.attempt + 1, remedy=Remedy.SHRINK, why_not=[*under_way.why_not, *words])
@@ -325,8 +348,8 @@ def shrink_job_if_stranded(ctx: PlanningContext) -> None:
         retire_pod(ctx, view.uid, Remedy.SHRINK.value)
     if ctx.status.members:
         raise_attempt(ctx, is_move=False)
-    resize_job(ctx, sizes)
-    fill_ranks(ctx)
+    resize_elastic_training_job(ctx, sizes)
+    fill_training_job_ranks(ctx)
     ctx.create.clear()
     ask_for_missing_pods(ctx)
 
@@ -339,7 +362,7 @@ def grow_job_if_possible(ctx: PlanningContext) -> None:
     sizes, chosen = found
     _begin_interruption(ctx, chosen)
     raise_attempt(ctx, is_move=False)
-    resize_job(ctx, sizes)
+    resize_elastic_training_job(ctx, sizes)
     ctx.update(used=charge_budgets(ctx.status.used, [chosen.cause]), progress=ctx.fresh)
 
 

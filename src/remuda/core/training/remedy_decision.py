@@ -28,7 +28,7 @@ from functools import cache
 import msgspec
 
 from remuda.api.training import Cause, DeviceFailedPolicy, FailureRule, Remedy, RuleAction
-from remuda.api.validation.patterns import is_in_log
+from remuda.api.validation.patterns import matches_validated_log_pattern
 from remuda.core.devices.fault_codes import fault_table
 from remuda.core.gang.gang_remedy import (
     ChosenRemedy,
@@ -39,7 +39,7 @@ from remuda.core.gang.gang_remedy import (
 )
 from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.elastic_size import ranks_after_shrink
-from remuda.core.training.placement_options import job_remedy_costs
+from remuda.core.training.placement_options import training_job_remedy_costs
 from remuda.core.training.planning_context import PlanningContext
 from remuda.core.training.segments import placement_options_for
 
@@ -67,7 +67,7 @@ _DEVICE_RUNGS = {
 
 def decide_job_remedy(ctx: PlanningContext, faults: Sequence[MemberFault]) -> ChosenRemedy:
     """`Remedy.FAIL` ends the job, with the reason and the message that it carries."""
-    ruling = find_failure_rule(ctx.spec.failure.rules, faults)
+    ruling = find_training_failure_rule(ctx.spec.failure.rules, faults)
     if ruling is not None:
         return _remedy_by_rule(ctx, faults, ruling)
     root = root_gang_fault(faults)
@@ -84,7 +84,7 @@ def _cheapest_job_remedy(
     ctx: PlanningContext, faults: Sequence[MemberFault], wanted: Remedy | None = None
 ) -> ChosenRemedy:
     options = placement_options_for(ctx, faults, ranks_after_shrink(ctx, faults))
-    return choose_gang_remedy(faults, options, job_remedy_costs(ctx, faults), wanted)
+    return choose_gang_remedy(faults, options, training_job_remedy_costs(ctx, faults), wanted)
 
 
 def _job_failing_remedy(faults: Sequence[MemberFault], reason: str, message: str) -> ChosenRemedy:
@@ -169,13 +169,13 @@ class MatchedRule(msgspec.Struct, frozen=True):
     matched: tuple[MemberFault, ...]
 
 
-def find_failure_rule(rules: Sequence[FailureRule], faults: Sequence[MemberFault]) -> MatchedRule | None:
+def find_training_failure_rule(rules: Sequence[FailureRule], faults: Sequence[MemberFault]) -> MatchedRule | None:
     if not rules:
         return None
     causes = set(causes_to_charge(faults))
     asked = [f for f in faults if f.cause in causes]
     for index, rule in enumerate(rules):
-        matched = tuple(f for f in _faults_for_rule(rule, asked) if rule_matches_fault(rule, f))
+        matched = tuple(f for f in _faults_for_rule(rule, asked) if training_rule_matches_fault(rule, f))
         if matched:
             return MatchedRule(rule, rule.name or f"rules[{index}]", matched)
     return None
@@ -185,14 +185,14 @@ def _faults_for_rule(rule: FailureRule, faults: Sequence[MemberFault]) -> Iterab
     return faults[:FAULTS_MATCHED] if rule.log_pattern else faults
 
 
-def rule_matches_fault(rule: FailureRule, fault: MemberFault) -> bool:
+def training_rule_matches_fault(rule: FailureRule, fault: MemberFault) -> bool:
     if rule.exit_codes and fault.code not in rule.exit_codes:
         return False
     if rule.faults and not {fault.reason.lower(), _rule_fault_class(fault.reason)} & {
         name.lower() for name in rule.faults
     }:
         return False
-    return not rule.log_pattern or is_in_log(rule.log_pattern, fault.tail or fault.message)
+    return not rule.log_pattern or matches_validated_log_pattern(rule.log_pattern, fault.tail or fault.message)
 
 
 def _rule_fault_class(reason: str) -> str:

@@ -28,7 +28,7 @@ def rendezvous_ports(address: str) -> tuple[int, int]:
     return LOOPBACK_PORTS[0] + place, LOOPBACK_PORTS[1] + place
 
 
-def rank_env(job: TrainingJob, member: Member, gpus: int) -> dict[str, str]:
+def rendezvous_env_of_rank(job: TrainingJob, member: Member, gpus: int) -> dict[str, str]:
     """Variables for the child of `member`'s launcher in the job's current attempt."""
     members = job.status.members
     world = world_size(job)

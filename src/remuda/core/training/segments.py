@@ -18,16 +18,16 @@ from remuda.core.gang.gang_remedy import MemberFault, PlacementOptions
 from remuda.core.gang.pod_view import PodView
 from remuda.core.scheduling.explain import explain_not_placed
 from remuda.core.scheduling.first_fit import count_fitting_pods
-from remuda.core.scheduling.placement_request import SegmentAsk, pod_ask_of
+from remuda.core.scheduling.placement_request import SegmentAsk, placement_ask_of_pod
 from remuda.core.scheduling.segment_placement import place_segments
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Transaction
 from remuda.core.training.faults import NOT_STOPPED
 from remuda.core.training.placement_options import (
-    job_options_in_domain,
-    snapshot_after_release,
-    snapshot_without_leavers,
-    trial_pod_ask,
+    snapshot_freed_by_training_pods,
+    snapshot_without_training_leavers,
+    training_options_in_domain,
+    trial_ask_for_training_role,
 )
 from remuda.core.training.planning_context import PlanningContext
 
@@ -41,7 +41,7 @@ def segment_of_rank(ctx: PlanningContext, rank: int) -> int:
     return rank // ctx.spec.topology.segment_size
 
 
-def segment_domains(ctx: PlanningContext) -> list[str]:
+def training_segment_domains(ctx: PlanningContext) -> list[str]:
     """The domain of each segment."""
     size = ctx.spec.topology.segment_size
     count = -(-len(ctx.ranks) // size)
@@ -51,7 +51,7 @@ def segment_domains(ctx: PlanningContext) -> list[str]:
 
 def locate_segments(ctx: PlanningContext) -> None:
     """Writes down where segments sit that sat nowhere before: with their first placed pod. Forgets those that are no more."""
-    found = segment_domains(ctx)
+    found = training_segment_domains(ctx)
     if all(found) and found == ctx.status.placement.segments:
         return
     topology = ctx.status.placement.topology
@@ -66,7 +66,7 @@ def locate_segments(ctx: PlanningContext) -> None:
 
 def is_segment_pod_misplaced(ctx: PlanningContext, view: PodView) -> bool:
     """Made for a domain that its segment has left since."""
-    found = segment_domains(ctx)
+    found = training_segment_domains(ctx)
     return bool(view.made_for) and 0 <= view.segment < len(found) and view.made_for != found[view.segment]
 
 
@@ -74,11 +74,11 @@ def serves_segment(ctx: PlanningContext, view: PodView, number: int) -> bool:
     """Whether the pod may have a rank of that segment."""
     if view.segment >= 0:
         return view.segment == number
-    where = segment_domains(ctx)[number]
+    where = training_segment_domains(ctx)[number]
     return bool(where) and ctx.snapshot.domain_of(view.node, ctx.status.placement.topology) == where
 
 
-def segment_vacancies(ctx: PlanningContext, role: Role) -> Counter[int]:
+def vacant_training_ranks_by_segment(ctx: PlanningContext, role: Role) -> Counter[int]:
     """Ranks of the role without a pod, by segment."""
     taken = {m.rank for m in ctx.status.members}
     found = (rank for rank, r in enumerate(ctx.ranks) if r.name == role.name and rank not in taken)
@@ -108,16 +108,18 @@ def segment_pods(ctx: PlanningContext, numbers: Iterable[int]) -> list[str]:
 def placement_options_for(ctx: PlanningContext, faults: Sequence[MemberFault], shrinks_to: int = 0) -> PlacementOptions:
     """What there is for the pods that the faults cost."""
     if not is_job_segmented(ctx):
-        return job_options_in_domain(ctx, faults, shrinks_to)
-    return options_in_segments(ctx, faults, {f.uid for f in faults if f.reason == NOT_STOPPED})
+        return training_options_in_domain(ctx, faults, shrinks_to)
+    return training_options_in_segments(ctx, faults, {f.uid for f in faults if f.reason == NOT_STOPPED})
 
 
-def options_in_segments(ctx: PlanningContext, faults: Sequence[MemberFault], unstoppable: Set[str]) -> PlacementOptions:
-    """As `job_options_in_domain`, segment by segment: a replacement must sit where the rest of its segment does."""
+def training_options_in_segments(
+    ctx: PlanningContext, faults: Sequence[MemberFault], unstoppable: Set[str]
+) -> PlacementOptions:
+    """As `training_options_in_domain`, segment by segment: a replacement must sit where the rest of its segment does."""
     lost = [f.uid for f in faults if f.lost] or [faults[0].uid]
     moving = [m for m in _members_that_stay(ctx) if m.uid in lost]
     roles = {role.name: role for role in ctx.spec.roles}
-    picture = snapshot_without_leavers(ctx, {f.uid for f in faults if f.lost}, unstoppable)
+    picture = snapshot_without_training_leavers(ctx, {f.uid for f in faults if f.lost}, unstoppable)
     transaction, spares, why = Transaction.of(picture), 0, ""
     fits = len(lost) - len(moving)  # nobody comes in place of the others
     lasting = any(f.planned for f in faults)
@@ -129,7 +131,7 @@ def options_in_segments(ctx: PlanningContext, faults: Sequence[MemberFault], uns
             standing_by.remove(spare)
             spares += 1
             continue
-        where, ask = segment_domains(ctx)[number], [trial_pod_ask(ctx, roles[member.role])]
+        where, ask = training_segment_domains(ctx)[number], [trial_ask_for_training_role(ctx, roles[member.role])]
         nodes = picture.domains(ctx.status.placement.topology).get(where, [])
         if count_fitting_pods(picture, nodes, ask, transaction, keep=True):
             fits += 1
@@ -138,40 +140,45 @@ def options_in_segments(ctx: PlanningContext, faults: Sequence[MemberFault], uns
     return PlacementOptions(
         spares=spares,
         room_in_domain=fits,
-        domain=", ".join(sorted({segment_domains(ctx)[segment_of_rank(ctx, m.rank)] for m in moving})),
-        gang_fits=_domain_that_fits_segments(ctx, snapshot_after_release(ctx, ctx.views.values(), unstoppable), None),
+        domain=", ".join(sorted({training_segment_domains(ctx)[segment_of_rank(ctx, m.rank)] for m in moving})),
+        gang_fits=_domain_that_fits_segments(
+            ctx, snapshot_freed_by_training_pods(ctx, ctx.views.values(), unstoppable), None
+        ),
         why_no_room=why,
         is_segmented=True,
-        segment_fits=domain_for_segments(ctx, hit_segments(ctx, lost), unstoppable),
+        segment_fits=domain_for_training_segments(ctx, hit_segments(ctx, lost), unstoppable),
     )
 
 
-def domain_for_segments(
+def domain_for_training_segments(
     ctx: PlanningContext, numbers: Sequence[int], unstoppable: Set[str] = frozenset()
 ) -> str | None:
     """A domain that would take one of those segments, when there is one for each, with what they hold given back."""
     leaving = set(segment_pods(ctx, numbers))
     views = [v for v in ctx.views.values() if v.uid in leaving or v.pod.is_deleting or v.uid in ctx.retired_uids]
-    return _domain_that_fits_segments(ctx, snapshot_after_release(ctx, views, unstoppable), numbers)
+    return _domain_that_fits_segments(ctx, snapshot_freed_by_training_pods(ctx, views, unstoppable), numbers)
 
 
 def stranded_segments(ctx: PlanningContext, waiting: Sequence[PodView]) -> list[int]:
     """Segments that wait for room their domain does not have, also once pods on their way out are gone, when others have it."""
-    picture, domains = snapshot_without_leavers(ctx, set(), set()), segment_domains(ctx)
+    picture, domains = snapshot_without_training_leavers(ctx, set(), set()), training_segment_domains(ctx)
     transaction, stuck = Transaction.of(picture), set()
     for view in waiting:
         if 0 <= view.segment < len(domains) and domains[view.segment]:
             nodes = picture.domains(ctx.status.placement.topology).get(domains[view.segment], [])
-            if not count_fitting_pods(picture, nodes, [pod_ask_of(view.pod)], transaction, keep=True):
+            if not count_fitting_pods(picture, nodes, [placement_ask_of_pod(view.pod)], transaction, keep=True):
                 stuck.add(view.segment)
     found = sorted(stuck)
-    return found if found and domain_for_segments(ctx, found) is not None else []
+    return found if found and domain_for_training_segments(ctx, found) is not None else []
 
 
 def _domain_that_fits_segments(ctx: PlanningContext, picture: Snapshot, numbers: Sequence[int] | None) -> str | None:
     size, ranks = ctx.spec.topology.segment_size, ctx.ranks
     wanted = range(-(-len(ranks) // size)) if numbers is None else numbers
-    asks = [SegmentAsk(tuple(trial_pod_ask(ctx, role) for role in ranks[n * size : (n + 1) * size])) for n in wanted]
+    asks = [
+        SegmentAsk(tuple(trial_ask_for_training_role(ctx, role) for role in ranks[n * size : (n + 1) * size]))
+        for n in wanted
+    ]
     topology = ctx.status.placement.topology
     placed = place_segments(picture, topology, asks)
     return None if isinstance(placed, Refusal) or not placed else picture.domain_of(placed[0].node, topology)
@@ -180,5 +187,5 @@ def _domain_that_fits_segments(ctx: PlanningContext, picture: Snapshot, numbers:
 def forget_segment_domains(ctx: PlanningContext, numbers: Iterable[int]) -> None:
     """Those segments sit nowhere any more."""
     gone = set(numbers)
-    found = ["" if number in gone else where for number, where in enumerate(segment_domains(ctx))]
+    found = ["" if number in gone else where for number, where in enumerate(training_segment_domains(ctx))]
     ctx.update(placement=Placement(ctx.status.placement.topology, segments=found))

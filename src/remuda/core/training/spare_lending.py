@@ -29,14 +29,14 @@ from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Borrower, Loan, Remedy
 from remuda.core.gang.pod_view import OPEN, PodView
 from remuda.core.scheduling.first_fit import count_fitting_pods
-from remuda.core.scheduling.placement_request import pod_ask_of
+from remuda.core.scheduling.placement_request import placement_ask_of_pod
 from remuda.core.state.pod_requests import pod_request_quantities, requests_of_pod
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Transaction
-from remuda.core.training.job_status import placement_refusal, unplaced_rank_pods
+from remuda.core.training.job_status import training_placement_refusal, unplaced_rank_pods
 from remuda.core.training.lent_spares import borrowers_on_node, is_loan_healthy, recallable_loans
 from remuda.core.training.membership import retire_pod
-from remuda.core.training.placement_options import has_domain_room_for
+from remuda.core.training.placement_options import has_training_domain_room_for
 from remuda.core.training.planning_context import BorrowerRecall, PlanningContext
 
 LENT = "Lent"  # why a spare's pod goes
@@ -205,9 +205,9 @@ def _borrowers_that_fit(ctx: PlanningContext, picture: Snapshot, loan: Loan, wai
         return []
     transaction, found = Transaction.of(picture), []
     coming = [p for b in loan.borrowers if (p := ctx.lending.pods.get(b.uid)) is not None and not p.spec.node_name]
-    count_fitting_pods(picture, [0], [pod_ask_of(pod) for pod in coming], transaction, keep=True)
+    count_fitting_pods(picture, [0], [placement_ask_of_pod(pod) for pod in coming], transaction, keep=True)
     for pod in waiting:
-        if count_fitting_pods(picture, [0], [pod_ask_of(pod)], transaction, keep=True):
+        if count_fitting_pods(picture, [0], [placement_ask_of_pod(pod)], transaction, keep=True):
             found.append(Borrower(pod.namespace, pod.name, pod.uid, to_time(ctx.now)))
     return found
 
@@ -230,14 +230,14 @@ def recall_loans(ctx: PlanningContext, role: str, count: int, reason: str, messa
 
 def recall_loans_if_stranded(ctx: PlanningContext) -> None:
     """A gang that waits for room calls back what it lent as soon as that, and what has become free since, is enough."""
-    refusal, waiting = placement_refusal(ctx), unplaced_rank_pods(ctx)
+    refusal, waiting = training_placement_refusal(ctx), unplaced_rank_pods(ctx)
     if ctx.status.barrier == OPEN or refusal is None or not ctx.status.loans:
         return
     role = ctx.spec.roles[0].name
     loans = recallable_loans(ctx, role)
-    if not loans or has_domain_room_for(ctx, waiting):
+    if not loans or has_training_domain_room_for(ctx, waiting):
         return  # nothing to call back, or room without it: what leaves is waited for
-    count = next((n for n in range(1, len(loans) + 1) if has_domain_room_for(ctx, waiting, loans[:n])), 0)
+    count = next((n for n in range(1, len(loans) + 1) if has_training_domain_room_for(ctx, waiting, loans[:n])), 0)
     if not count:
         return
     under_way = ctx.under_way

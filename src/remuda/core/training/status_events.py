@@ -30,7 +30,7 @@ class JobEvent(msgspec.Struct, frozen=True):
     is_warning: bool = False
 
 
-def job_events_of(before: TrainingJobStatus, after: TrainingJobStatus) -> list[JobEvent]:
+def training_job_status_events(before: TrainingJobStatus, after: TrainingJobStatus) -> list[JobEvent]:
     """In the order in which it happened."""
     return list(_job_events(before, after))
 

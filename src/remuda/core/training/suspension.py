@@ -12,7 +12,7 @@ under way ends with the suspension: what it cost until then is booked.
 from __future__ import annotations
 
 from remuda.api.meta import to_seconds, to_time
-from remuda.core.training.checkpoint_handshake import may_stop_job
+from remuda.core.training.checkpoint_handshake import may_stop_training_job
 from remuda.core.training.goodput import book_recovery_loss
 from remuda.core.training.job_status import SUSPENDED
 from remuda.core.training.membership import retire_pod
@@ -23,7 +23,7 @@ from remuda.core.training.recovery import raise_attempt
 def suspend_or_resume_job(ctx: PlanningContext) -> bool:
     """Whether the job is suspended after this look; then nothing else is decided about it."""
     if ctx.spec.suspend:
-        if ctx.status.suspended_at is None and may_stop_job(ctx, SUSPENDED):
+        if ctx.status.suspended_at is None and may_stop_training_job(ctx, SUSPENDED):
             _suspend_job(ctx)
     elif ctx.status.suspended_at is not None:
         _resume_job(ctx)

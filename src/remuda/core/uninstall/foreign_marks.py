@@ -61,7 +61,7 @@ def node_patch_in_words(patch: JsonObject) -> str:
     return ", ".join(parts)
 
 
-def unmark_pod(pod: Pod) -> tuple[JsonObject, JsonObject]:
+def unmark_pod_at_uninstall(pod: Pod) -> tuple[JsonObject, JsonObject]:
     """Merge patches of the pod and of its status; {} where there is nothing of ours."""
     marks = [name for name in POD_ANNOTATIONS if name in pod.annotations]
     meta: JsonObject = {"metadata": {"annotations": dict.fromkeys(marks)}} if marks else {}
@@ -76,11 +76,11 @@ def unmark_job(job: Job) -> JsonObject:
     return {"metadata": {"annotations": dict.fromkeys(marks)}} if marks else {}
 
 
-def is_pod_of_training_job(pod: Pod) -> bool:
+def is_training_pod_at_uninstall(pod: Pod) -> bool:
     return any(_is_training_job(owner.api_version, owner.kind) for owner in pod.metadata.owner_references)
 
 
-def orphan_pod(pod: Pod) -> JsonObject:
+def orphan_pod_at_uninstall(pod: Pod) -> JsonObject:
     """The merge patch after which no TrainingJob owns the pod: what deletes the job then leaves the pod alone."""
     owners = pod.metadata.owner_references
     left = [to_wire(owner) for owner in owners if not _is_training_job(owner.api_version, owner.kind)]

@@ -40,7 +40,7 @@ class InstalledObject(msgspec.Struct, frozen=True):
     namespace: str = ""
 
 
-def workloads_of(system: str) -> tuple[InstalledObject, InstalledObject, InstalledObject]:
+def workloads_to_uninstall(system: str) -> tuple[InstalledObject, InstalledObject, InstalledObject]:
     """Manager, agents, and what cleans nodes."""
     return (
         InstalledObject(Deployment.resource, MANAGER, system),

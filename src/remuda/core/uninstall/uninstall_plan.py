@@ -21,22 +21,22 @@ from remuda.api.meta import JsonObject, KObject, Resource
 from remuda.api.training import TrainingJob
 from remuda.core.health.agent_liveness import node_of_liveness_lease
 from remuda.core.uninstall.foreign_marks import (
-    is_pod_of_training_job,
+    is_training_pod_at_uninstall,
     node_patch_in_words,
-    orphan_pod,
+    orphan_pod_at_uninstall,
     unmark_job,
     unmark_node,
-    unmark_pod,
+    unmark_pod_at_uninstall,
 )
-from remuda.core.uninstall.installed_objects import SYSTEM, InstalledObject, installed_objects, workloads_of
+from remuda.core.uninstall.installed_objects import SYSTEM, InstalledObject, installed_objects, workloads_to_uninstall
 
 STOP, MARKS, WORKLOADS, REST = "stop", "marks", "workloads", "rest"
 SCHEDULER = "remuda"
 
 
 class UninstallObserved(msgspec.Struct, frozen=True, kw_only=True):
-    """What is there. `installed`: of `installed_objects` and `workloads_of`. `taint_rules`: names of those that are ours, and the
-    kind that the cluster serves them as."""
+    """What is there. `installed`: of `installed_objects` and `workloads_to_uninstall`. `taint_rules`: names of those that are
+    ours, and the kind that the cluster serves them as."""
 
     system: str = SYSTEM
     installed: Collection[InstalledObject] = ()
@@ -50,7 +50,7 @@ class UninstallObserved(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gang_pods(self) -> list[Pod]:
-        return [pod for pod in self.pods if is_pod_of_training_job(pod)]
+        return [pod for pod in self.pods if is_training_pod_at_uninstall(pod)]
 
 
 class UninstallStep(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ def what_stays(seen: UninstallObserved, *, delete_jobs: bool) -> list[str]:
 
 def _stop(seen: UninstallObserved) -> list[UninstallStep]:
     words = ("stop the managers", "stop the agents; what runs on their nodes runs on", "end the cleaning of nodes")
-    parts = zip(workloads_of(seen.system), words, strict=True)
+    parts = zip(workloads_to_uninstall(seen.system), words, strict=True)
     return [_delete(STOP, each, what) for each, what in parts if each in seen.installed]
 
 
@@ -102,9 +102,9 @@ def _unmark(seen: UninstallObserved) -> list[UninstallStep]:
         if patch := unmark_node(node):
             steps.append(_patch(MARKS, node, patch, node_patch_in_words(patch)))
     for pod in seen.pods:
-        if is_pod_of_training_job(pod):
+        if is_training_pod_at_uninstall(pod):
             continue
-        patch, status = unmark_pod(pod)
+        patch, status = unmark_pod_at_uninstall(pod)
         if status:
             steps.append(_patch(MARKS, pod, status, "remove conditions", "status"))
         if patch:
@@ -125,7 +125,7 @@ def _workloads(seen: UninstallObserved, delete_jobs: bool) -> list[UninstallStep
             what = "delete"
             steps.append(UninstallStep(WORKLOADS, Pod.resource, pod.name, what, pod.namespace, uid=pod.uid))
         else:
-            steps.append(_patch(WORKLOADS, pod, orphan_pod(pod), "keep: takes it from its job, runs on"))
+            steps.append(_patch(WORKLOADS, pod, orphan_pod_at_uninstall(pod), "keep: takes it from its job, runs on"))
     what = "delete" if delete_jobs else "delete its record; its pods run on"
     return steps + [
         UninstallStep(WORKLOADS, TrainingJob.resource, job.name, what, job.namespace, uid=job.uid)

@@ -15,7 +15,7 @@ from remuda.api.codec import encode
 from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.connections import descriptor_limit
-from remuda.embedded.apiserver.health_answers import HEALTH_PATHS, tell_health
+from remuda.embedded.apiserver.health_answers import HEALTH_PATHS, apiserver_health_answer
 from remuda.embedded.apiserver.lanes import RequestLanes
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import ApiLogSource
@@ -25,7 +25,7 @@ from remuda.embedded.apiserver.stream_seats import StreamSeats
 from remuda.embedded.apiserver.subresources import Subresources
 from remuda.embedded.apiserver.watch_streams import BOOKMARK_EVERY_S, WatchStreams
 from remuda.embedded.apiserver.wire import discovery, openapi
-from remuda.embedded.apiserver.wire.bodies import MethodNotAllowed, parse_object_body, render_status
+from remuda.embedded.apiserver.wire.bodies import MethodNotAllowed, encode_status_answer_body, parse_object_body
 from remuda.embedded.apiserver.wire.http_exchange import HttpRequest, Receive, Scope, Send
 from remuda.embedded.apiserver.wire.url_paths import UrlTarget, parse_url_path, unknown_url_path
 
@@ -91,7 +91,7 @@ class ApiServerApp:
     async def _route(self, request: HttpRequest) -> None:
         path = request.path.rstrip("/")
         if path in HEALTH_PATHS:
-            told = tell_health(path, self._cluster.store.trouble, verbose="verbose" in request.query)
+            told = apiserver_health_answer(path, self._cluster.store.trouble, verbose="verbose" in request.query)
             await request.answer(told.text.encode(), told.code, media="text/plain; charset=utf-8")
             return
         if path == "/openapi/v2" and request.method == "GET":
@@ -196,4 +196,4 @@ async def answer_error(
     if request is None:
         request = HttpRequest({**scope, "query_string": b""}, receive, send)
     retry_s = error.details.retry_after_seconds if error.details is not None else 0
-    await request.answer(render_status(error.as_status()), error.code, retry_s=retry_s)
+    await request.answer(encode_status_answer_body(error.as_status()), error.code, retry_s=retry_s)

@@ -27,12 +27,12 @@ from remuda.embedded.apiserver.connections import (
     ConnectionLimits,
     ConnectionTable,
     descriptor_limit,
-    local_limits,
-    remote_limits,
+    local_apiserver_connection_limits,
+    remote_apiserver_connection_limits,
 )
 from remuda.embedded.apiserver.freed_memory import give_freed_blocks_back
 from remuda.embedded.apiserver.wire.http_exchange import ABORT, FULL, Receive, Scope, Send
-from remuda.kube.client.rest_paths import reachable_http_socket_path
+from remuda.kube.client.rest_paths import rest_socket_path_within_limit
 
 _BACKLOG = 512
 _SHUTDOWN_S = 5  # for requests under way; watches end at once
@@ -154,9 +154,9 @@ class _ApiServer(uvicorn.Server):
         self._stopped.set()
 
 
-def listen_api_unix(path: Path) -> socket.socket:
+def listen_asgi_unix(path: Path) -> socket.socket:
     """A listening socket only its owner can connect to. A stale file of a dead server is replaced, a live one refused."""
-    with reachable_http_socket_path(path) as short:
+    with rest_socket_path_within_limit(path) as short:
         if os.path.lexists(short):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 if probe.connect_ex(short) == 0:
@@ -178,7 +178,7 @@ def listen_api_unix(path: Path) -> socket.socket:
     return sock
 
 
-def listen_tcp(host: str, port: int) -> socket.socket:
+def listen_asgi_tcp(host: str, port: int) -> socket.socket:
     """`port` 0: any free one. Accepted connections inherit the options: no delay, and the probes that find dead peers."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -206,18 +206,18 @@ def listen_tcp(host: str, port: int) -> socket.socket:
     return sock
 
 
-async def serve_unix(app: Closable, uds_path: str | Path, *, ready: asyncio.Event | None = None) -> None:
+async def serve_asgi_unix(app: Closable, uds_path: str | Path, *, ready: asyncio.Event | None = None) -> None:
     """On a unix socket, until cancelled. `ready` is set once requests are answered."""
     path = Path(uds_path)
-    sock = listen_api_unix(path)
+    sock = listen_asgi_unix(path)
     try:
-        await serve_api_socket(app, sock, ready=ready)
+        await serve_asgi_socket(app, sock, ready=ready)
     finally:
-        with contextlib.suppress(OSError), reachable_http_socket_path(path) as short:
+        with contextlib.suppress(OSError), rest_socket_path_within_limit(path) as short:
             os.unlink(short)
 
 
-async def serve_api_socket(
+async def serve_asgi_socket(
     app: Closable,
     sock: socket.socket,
     *,
@@ -227,7 +227,9 @@ async def serve_api_socket(
 ) -> None:
     """On a listening socket, which is closed at the end; with `tls` nobody gets further without it."""
     if limits is None:
-        limits = (local_limits if sock.family == socket.AF_UNIX else remote_limits)(descriptor_limit())
+        limits = (
+            local_apiserver_connection_limits if sock.family == socket.AF_UNIX else remote_apiserver_connection_limits
+        )(descriptor_limit())
     give_freed_blocks_back()
     config = uvicorn.Config(
         app,

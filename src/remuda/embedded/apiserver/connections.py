@@ -36,13 +36,13 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     of_tenant: int
 
 
-def remote_limits(descriptors: int) -> ConnectionLimits:
+def remote_apiserver_connection_limits(descriptors: int) -> ConnectionLimits:
     """For TCP, where anybody may connect. `descriptors`: how many files and sockets the process may have."""
     most = max(16, min(MOST, descriptors // 2))
     return ConnectionLimits(most, most * 3 // 4, max(8, min(256, most // 4)), most // 2, most // 4)
 
 
-def local_limits(descriptors: int) -> ConnectionLimits:
+def local_apiserver_connection_limits(descriptors: int) -> ConnectionLimits:
     """For the unix socket, where only the owner can: the CLI and the parts of a split cluster."""
     most = max(16, min(_OF_LOCAL, descriptors // 8))
     return ConnectionLimits(most, most, most // 2, most * 3 // 4, most * 3 // 4)

@@ -22,7 +22,7 @@ class HealthAnswer(msgspec.Struct, frozen=True):
     text: str
 
 
-def tell_health(path: str, trouble: ApiError | None, *, verbose: bool = False) -> HealthAnswer:
+def apiserver_health_answer(path: str, trouble: ApiError | None, *, verbose: bool = False) -> HealthAnswer:
     name = path.removeprefix("/")
     if trouble is None or path == LIVE:
         lines = ["[+]ping ok", *([] if path == LIVE else ["[+]storage ok"]), f"{name} check passed", ""]
@@ -31,7 +31,7 @@ def tell_health(path: str, trouble: ApiError | None, *, verbose: bool = False) -
     return HealthAnswer(500, "\n".join(lines))
 
 
-def storage_trouble_told(text: str) -> str:
+def storage_trouble_in_health_answer(text: str) -> str:
     """`Reason: sentence` out of such an answer; "" when the storage is well."""
     found = (line for line in text.splitlines() if line.startswith(_STORAGE_FAILED))
     return next(found, "").removeprefix(_STORAGE_FAILED)

@@ -16,7 +16,7 @@ from remuda.api.crds import CRDS
 from remuda.api.kinds import KINDS
 from remuda.api.meta import ALL_VERBS, JsonObject, KObject, Resource
 from remuda.embedded.apiserver.crd.definition import CustomVersion, custom_versions
-from remuda.embedded.apiserver.patching import KindSchema, builtin_kind_schema, structural_kind_schema
+from remuda.embedded.apiserver.patching import KindSchema, builtin_kind_schema, custom_kind_patch_schema
 
 _ALL = ("all",)
 _POD_FIELDS = (
@@ -187,7 +187,7 @@ class ServedKind:
             if known is not None:
                 return known
         structural = None if self.custom is None else self.custom.schema
-        return structural_kind_schema(structural, has_status="status" in resource.subresources)
+        return custom_kind_patch_schema(structural, has_status="status" in resource.subresources)
 
     @property
     def is_virtual(self) -> bool:

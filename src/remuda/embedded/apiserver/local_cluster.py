@@ -10,7 +10,7 @@ from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
 from remuda.embedded.apiserver import write_rules
 from remuda.embedded.apiserver.evictions import charge_disruption_budget
-from remuda.embedded.apiserver.objects import ObjectService, store_key_of
+from remuda.embedded.apiserver.objects import ObjectService, served_object_key
 from remuda.embedded.apiserver.store import ADDED, StoredObject
 from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
 
@@ -88,10 +88,12 @@ class LocalCluster(ObjectService):
 
         def decide(head: StoredObject | None, _: object) -> write_rules.WriteChange:
             if head is None:
-                raise write_rules.object_not_found(served.resource, name)
-            return write_rules.bound_pod(head.body, binding.target, meta.annotations, now=self.clock(), expect=expect)
+                raise write_rules.served_object_not_found(served.resource, name)
+            return write_rules.write_rule_for_binding(
+                head.body, binding.target, meta.annotations, now=self.clock(), expect=expect
+            )
 
-        await self._apply(served, store_key_of(served, name, namespace), decide)
+        await self._apply(served, served_object_key(served, name, namespace), decide)
 
     async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
         served = self.registry.of(Pod)

@@ -16,27 +16,27 @@ _SUFFIX = 5
 _MAX_GENERATED_BASE = 63 - _SUFFIX
 
 
-def check_object_name(resource: Resource, name: str) -> None:
+def check_api_object_naming(resource: Resource, name: str) -> None:
     if resource.plural == "namespaces" and not resource.group:
         _check_rfc1123(resource, name, "metadata.name", name, DNS_LABEL, 63)
     else:
         _check_rfc1123(resource, name, "metadata.name", name, SUBDOMAIN, 253)
 
 
-def check_namespace_name(resource: Resource, name: str, namespace: str) -> None:
+def check_api_namespace_naming(resource: Resource, name: str, namespace: str) -> None:
     _check_rfc1123(resource, name, "metadata.namespace", namespace, DNS_LABEL, 63)
 
 
 def _check_rfc1123(resource: Resource, name: str, field: str, value: str, pattern: re.Pattern[str], limit: int) -> None:
     if not value:
-        raise invalid_field(resource, name, field, "Required value: name or generateName is required")
+        raise served_field_invalid(resource, name, field, "Required value: name or generateName is required")
     if len(value) > limit:
-        raise invalid_field(
+        raise served_field_invalid(
             resource, name, field, f'Invalid value: "{value[:64]}...": must be no more than {limit} bytes'
         )
     if not pattern.fullmatch(value):
         dots = "" if pattern is DNS_LABEL else " or '.'"
-        raise invalid_field(
+        raise served_field_invalid(
             resource,
             name,
             field,
@@ -45,17 +45,19 @@ def _check_rfc1123(resource: Resource, name: str, field: str, value: str, patter
         )
 
 
-def invalid_field(resource: Resource, name: str, field: str, what: str) -> Invalid:
+def served_field_invalid(resource: Resource, name: str, field: str, what: str) -> Invalid:
     """Kubernetes' wording: the object, then the field, then what is wrong with it."""
-    return invalid_fields(resource, name, [(field, what)])
+    return served_fields_invalid(resource, name, [(field, what)])
 
 
-def invalid_fields(resource: Resource, name: str, faults: Sequence[tuple[str, str]]) -> Invalid:
+def served_fields_invalid(resource: Resource, name: str, faults: Sequence[tuple[str, str]]) -> Invalid:
     """Several (field, what) at once, each also a cause of its own for programs."""
-    return invalid_causes(resource, name, [StatusCause(_api_cause_reason(what), what, field) for field, what in faults])
+    return served_object_invalid(
+        resource, name, [StatusCause(_api_cause_reason(what), what, field) for field, what in faults]
+    )
 
 
-def invalid_causes(resource: Resource, name: str, causes: list[StatusCause]) -> Invalid:
+def served_object_invalid(resource: Resource, name: str, causes: list[StatusCause]) -> Invalid:
     causes = causes[:_MAX_CAUSES]  # nobody reads more, and there may be as many as the object has values
     listed = [f"{cause.field}: {cause.message}" for cause in causes]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
@@ -71,9 +73,9 @@ def _api_cause_reason(what: str) -> str:
     return _REASONS.get(what.partition(":")[0], _OTHER)
 
 
-def invalid_option(options: str, field: str, what: str) -> Invalid:
+def served_request_option_invalid(options: str, field: str, what: str) -> Invalid:
     """A parameter of a request, which Kubernetes sees as a field of an object of its own: ListOptions, PatchOptions, ..."""
-    return invalid_fields(Resource("meta.k8s.io", "v1", options, ""), "", [(field, what)])
+    return served_fields_invalid(Resource("meta.k8s.io", "v1", options, ""), "", [(field, what)])
 
 
 def _qualified_kind(resource: Resource) -> str:

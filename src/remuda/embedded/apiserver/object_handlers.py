@@ -10,12 +10,17 @@ from remuda.api.meta import JsonObject, Resource
 from remuda.embedded.apiserver import patching, write_rules
 from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.naming import invalid_fields, invalid_option
-from remuda.embedded.apiserver.objects import MakeNew, copy_wire_body, store_key_of
+from remuda.embedded.apiserver.naming import served_fields_invalid, served_request_option_invalid
+from remuda.embedded.apiserver.objects import MakeNew, copy_served_object, served_object_key
 from remuda.embedded.apiserver.off_loop import OffLoop
 from remuda.embedded.apiserver.preparation import WritePreparation, require_stored
 from remuda.embedded.apiserver.store.record import StoredObject
-from remuda.embedded.apiserver.wire.answer_forms import AnswerView, negotiate_form, render_object, render_page
+from remuda.embedded.apiserver.wire.answer_forms import (
+    AnswerView,
+    list_page_in_answer_form,
+    negotiate_form,
+    object_in_answer_form,
+)
 from remuda.embedded.apiserver.wire.bodies import (
     APPLY_PATCH,
     JSON_PATCH,
@@ -23,17 +28,17 @@ from remuda.embedded.apiserver.wire.bodies import (
     MethodNotAllowed,
     UnsupportedMediaType,
     duplicate_fields,
+    encode_deletion_answer_body,
     parse_delete_options,
     parse_media_type,
     parse_object_body,
-    parse_patch_body,
-    render_deleted,
+    parse_patch_media_and_body,
 )
 from remuda.embedded.apiserver.wire.http_exchange import LARGE_BYTES, HttpRequest
 from remuda.embedded.apiserver.wire.paging import (
     ListPage,
-    check_revision_reached,
-    check_version_match,
+    check_read_query_revision,
+    check_read_query_version_match,
     read_list_page,
     take_list_page,
 )
@@ -67,7 +72,7 @@ class ObjectHandlers:
 
     async def _place_for(self, request: HttpRequest, target: UrlTarget) -> OffLoop | None:
         """Where a change of that object is made: off the loop, when the request or the object is large."""
-        there = self._cluster.store.get(store_key_of(target.served, target.name, target.namespace))
+        there = self._cluster.store.get(served_object_key(target.served, target.name, target.namespace))
         if there is not None and len(there.raw) > LARGE_BYTES:
             await request.become_large()
         return self._off_loop if request.is_large else None
@@ -78,7 +83,7 @@ class ObjectHandlers:
         query = parse_read_query(request.query, target.resource)
         if target.name and not query.is_watch:
             raise BadRequest("a single object has no list")
-        check_version_match(query)
+        check_read_query_version_match(query)
         return query
 
     def view(self, request: HttpRequest) -> AnswerView:
@@ -86,7 +91,7 @@ class ObjectHandlers:
 
     async def get(self, request: HttpRequest, target: UrlTarget) -> None:
         view = self.view(request)
-        check_revision_reached(self._cluster.store, request.query.get("resourceVersion", ""))
+        check_read_query_revision(self._cluster.store, request.query.get("resourceVersion", ""))
         record = self._cluster.read(target.served, target.name, target.namespace)
         await request.answer(self.rendered(view, target.served, record))
 
@@ -96,13 +101,13 @@ class ObjectHandlers:
         now = self._cluster.clock()
 
         def rendered() -> bytes:
-            return render_page(view, target.served, page.read(), now)
+            return list_page_in_answer_form(view, target.served, page.read(), now)
 
         size = 0 if len(page.records) <= LARGE_LIST else LARGE_BYTES + 1
         await request.answer(await self._worked(request, size, rendered))
 
     def rendered(self, view: AnswerView, served: ServedKind, record: StoredObject) -> bytes:
-        return render_object(view, served, record, self._cluster.clock())
+        return object_in_answer_form(view, served, record, self._cluster.clock())
 
     # Writing.
 
@@ -110,7 +115,7 @@ class ObjectHandlers:
         manager, media = query.manager, parse_media_type(request.content_type)
         if len(manager.encode()) > _MAX_MANAGER:
             what = f"Too long: may not be more than {_MAX_MANAGER} bytes"
-            raise invalid_option(OPTIONS[request.method], "fieldManager", what)
+            raise served_request_option_invalid(OPTIONS[request.method], "fieldManager", what)
         is_apply = request.method == "PATCH" and media == APPLY_PATCH
         if not is_apply:
             manager = patching.manager_name(manager, request.headers.get("user-agent", ""))
@@ -154,14 +159,14 @@ class ObjectHandlers:
         def decoded() -> JsonObject:
             body = parse_object_body(request.content_type, data)
             _check_custom_object(served, body)
-            return copy_wire_body(served, body, target.namespace, target.name)
+            return copy_served_object(served, body, target.namespace, target.name)
 
         body = await self._worked(request, len(data), decoded)
         if _needs_version_to_replace(served) and not body["metadata"].get("resourceVersion"):
             what = "Invalid value: 0: must be specified for an update"
             resource = served.resource
             named_so = Resource(resource.group, resource.version, resource.plural, resource.plural)
-            raise invalid_fields(named_so, target.name, [("metadata.resourceVersion", what)])
+            raise served_fields_invalid(named_so, target.name, [("metadata.resourceVersion", what)])
 
         await self._worked(request, len(data), lambda: _check_duplicate_fields(query, request, data, work))
 
@@ -173,11 +178,17 @@ class ObjectHandlers:
     async def patch(self, request: HttpRequest, target: UrlTarget) -> None:
         view, query = self.view(request), parse_write_query(request.query, request.method)
         data = await request.body()
-        media, patch = await self._worked(request, len(data), lambda: parse_patch_body(request.content_type, data))
+        media, patch = await self._worked(
+            request, len(data), lambda: parse_patch_media_and_body(request.content_type, data)
+        )
         if query.is_forced is not None and media != APPLY_PATCH:
-            raise invalid_option("PatchOptions", "force", "Forbidden: may not be specified for non-apply patch")
+            raise served_request_option_invalid(
+                "PatchOptions", "force", "Forbidden: may not be specified for non-apply patch"
+            )
         if media == APPLY_PATCH and not query.manager:
-            raise invalid_option("PatchOptions", "fieldManager", "Required value: is required for apply patch")
+            raise served_request_option_invalid(
+                "PatchOptions", "fieldManager", "Required value: is required for apply patch"
+            )
         work = self.preparation(request, target, query)
         await self._worked(request, len(data), lambda: _check_duplicate_fields(query, request, data, work))
         await self._write(request, target, view, query, self.patched(target, media, patch, query, work), work)
@@ -187,7 +198,7 @@ class ObjectHandlers:
         if media == APPLY_PATCH:
             if not (patch.get("apiVersion") and patch.get("kind")):
                 raise BadRequest("an applied object must have apiVersion and kind")
-            patch = copy_wire_body(served, patch, target.namespace, target.name)
+            patch = copy_served_object(served, patch, target.namespace, target.name)
             is_forced = bool(query.is_forced)
 
             def apply(live: JsonObject | None) -> JsonObject:
@@ -204,11 +215,11 @@ class ObjectHandlers:
 
         def change(old: JsonObject | None) -> JsonObject:
             live = require_stored(old, served, target.name)
-            new = apply_patch_body(media, live, patch, served.schema)
+            new = handle_patch_of_served_object(media, live, patch, served.schema)
             meta = new.get("metadata")
             if isinstance(meta, dict) and meta.get("uid") not in (None, "", live["metadata"].get("uid")):
                 what = f'Invalid value: "{meta["uid"]}": field is immutable'
-                raise invalid_fields(served.resource, target.name, [("metadata.uid", what)])
+                raise served_fields_invalid(served.resource, target.name, [("metadata.uid", what)])
             return work.written(live, new)
 
         return change
@@ -263,7 +274,7 @@ class ObjectHandlers:
         if finalizer is None and target.served.resource.full_name == "jobs.batch":
             # Kubernetes' default for clients of this kind alone; kubectl always says what it wants.
             there = self._cluster.read(target.served, target.name, target.namespace)
-            finalizer = None if write_rules.has_deletion_policy(there.body) else write_rules.ORPHAN
+            finalizer = None if write_rules.served_object_has_deletion_policy(there.body) else write_rules.ORPHAN
         record = await self._cluster.delete_record(
             target.served,
             target.name,
@@ -274,7 +285,7 @@ class ObjectHandlers:
             dry_run=asked.is_dry_run,
         )
         whole = self.rendered(view, target.served, record)
-        await request.answer(render_deleted(target.served, record, whole))
+        await request.answer(encode_deletion_answer_body(target.served, record, whole))
 
     async def delete_many(self, request: HttpRequest, target: UrlTarget) -> None:
         served = target.served
@@ -297,7 +308,7 @@ class ObjectHandlers:
                 )
             )
         answer = ListPage(gone, self._cluster.store.revision, found.continue_, found.remaining)
-        await request.answer(render_page(AnswerView(), served, answer, self._cluster.clock()))
+        await request.answer(list_page_in_answer_form(AnswerView(), served, answer, self._cluster.clock()))
 
 
 _VERSIONED = frozenset(
@@ -329,7 +340,7 @@ def _check_duplicate_fields(query: WriteQuery, request: HttpRequest, data: bytes
         work.judge_duplicates(duplicate_fields(request.content_type, data))
 
 
-def apply_patch_body(media: str, old: JsonObject, patch: Any, schema: patching.KindSchema) -> JsonObject:
+def handle_patch_of_served_object(media: str, old: JsonObject, patch: Any, schema: patching.KindSchema) -> JsonObject:
     if media == JSON_PATCH:
         return patching.json_patch(old, patch)
     if media == STRATEGIC_PATCH:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import msgspec
 
-from remuda.api.codec import kubernetes_type, to_wire
+from remuda.api.codec import codec_type_name, to_wire
 from remuda.api.errors import ApiError, BadRequest, StatusDetails, Unavailable
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import FieldSelector, Selector
@@ -35,8 +35,12 @@ from remuda.embedded.apiserver.kinds_served import CRD, KindRegistry, ServedKind
 from remuda.embedded.apiserver.lanes import RETRY_AFTER_S
 from remuda.embedded.apiserver.naming import generate_object_name
 from remuda.embedded.apiserver.off_loop import OffLoop
-from remuda.embedded.apiserver.own_kinds import check_own_kind, ill_typed_body
-from remuda.embedded.apiserver.selection import namespace_matcher, namespace_prefix, stored_object_matcher
+from remuda.embedded.apiserver.own_kinds import check_own_kind, ill_typed_own_kind_body
+from remuda.embedded.apiserver.selection import (
+    served_namespace_key_prefix,
+    served_namespace_matcher,
+    stored_object_matcher,
+)
 from remuda.embedded.apiserver.store import ObjectStore, StoredObject
 from remuda.embedded.apiserver.store.collection import WatchCursor
 from remuda.embedded.apiserver.wire.bodies import MethodNotAllowed
@@ -74,28 +78,28 @@ class ObjectService:
     # Reading.
 
     def read(self, served: ServedKind, name: str, namespace: str = "") -> StoredObject:
-        record = self.store.get(store_key_of(served, name, namespace))
+        record = self.store.get(served_object_key(served, name, namespace))
         if record is None:
-            raise write_rules.object_not_found(served.resource, name)
+            raise write_rules.served_object_not_found(served.resource, name)
         return record
 
     def find(self, served: ServedKind, namespace: str, labels: Selector, fields: FieldSelector) -> list[StoredObject]:
         matches = stored_object_matcher(labels, fields)
-        found = self.store.scan(namespace_prefix(served.store, namespace))
+        found = self.store.scan(served_namespace_key_prefix(served.store, namespace))
         return found if matches is None else [record for record in found if matches(record.body)]
 
     def follow_records(
         self, served: ServedKind, since: str, namespace: str, labels: Selector, fields: FieldSelector
     ) -> tuple[list[StoredObject], WatchCursor]:
         """What a watch starts with (nothing, unless it asks from no version on), and the place it goes on from."""
-        prefix = namespace_prefix(served.store, namespace)
+        prefix = served_namespace_key_prefix(served.store, namespace)
         matches = stored_object_matcher(labels, fields)
         if served.resource.namespaced and namespace:
-            matches = namespace_matcher(namespace, matches)  # the store follows whole collections
+            matches = served_namespace_matcher(namespace, matches)  # the store follows whole collections
         if since in ("", "0"):
             there = self.find(served, namespace, labels, fields)
             return there, self.store.follow(prefix, self.store.revision, matches)
-        return [], self.store.follow(prefix, parse_resource_version(since), matches)
+        return [], self.store.follow(prefix, parse_served_object_version(since), matches)
 
     # Writing.
 
@@ -111,7 +115,7 @@ class ObjectService:
     ) -> StoredObject:
         """`namespace`: of the path. `off_loop`: where to prepare it and to decide about it, when it is large."""
         resource = served.resource
-        copied = partial(copy_wire_body, served, body, namespace)
+        copied = partial(copy_served_object, served, body, namespace)
         wire = copied() if off_loop is None else await off_loop.run(copied)
         meta = wire["metadata"]
         if resource.namespaced and not meta.get("namespace"):
@@ -129,7 +133,7 @@ class ObjectService:
             self._check_definition(served, is_new=head is None)
             new = self._created(served, wire, uid)
             if head is not None:
-                raise write_rules.object_already_exists(resource, name)
+                raise write_rules.served_object_already_exists(resource, name)
             return write_rules.WriteChange(self._admit(admission, CREATE, served, new, None, "", dry_run))
 
         return await self._apply(served, served.store.key(name, namespace), decide, dry_run, off_loop)
@@ -164,26 +168,26 @@ class ObjectService:
             new = change(old)
             if new is old:
                 return None
-            replaced = write_rules.replaced_change(resource, old, new, subresource)
+            replaced = write_rules.write_rule_for_replacement(resource, old, new, subresource)
             return self._admitted(admission, served, head, replaced, subresource, dry_run)
 
-        return await self._apply(served, store_key_of(served, name, namespace), decide, dry_run, off_loop)
+        return await self._apply(served, served_object_key(served, name, namespace), decide, dry_run, off_loop)
 
     async def replace_record(
         self, served: ServedKind, body: KObject | JsonObject, *, subresource: str = ""
     ) -> StoredObject:
         resource = served.resource
-        wire = copy_wire_body(served, body)
+        wire = copy_served_object(served, body)
         meta = wire["metadata"]
         name = str(meta.get("name") or "")
 
         def decide(head: StoredObject | None, admission: AdmissionPort | None) -> write_rules.WriteChange | None:
             if head is None:
-                raise write_rules.object_not_found(resource, name)
-            replaced = write_rules.replaced_change(resource, head.body, wire, subresource)
+                raise write_rules.served_object_not_found(resource, name)
+            replaced = write_rules.write_rule_for_replacement(resource, head.body, wire, subresource)
             return self._admitted(admission, served, head, replaced, subresource)
 
-        return await self._apply(served, store_key_of(served, name, str(meta.get("namespace") or "")), decide)
+        return await self._apply(served, served_object_key(served, name, str(meta.get("namespace") or "")), decide)
 
     async def patch_record(
         self,
@@ -203,11 +207,11 @@ class ObjectService:
 
         def decide(head: StoredObject | None, admission: AdmissionPort | None) -> write_rules.WriteChange | None:
             if head is None:
-                raise write_rules.object_not_found(resource, name)
+                raise write_rules.served_object_not_found(resource, name)
             change = write_rules.patched_change(resource, head.body, wire, subresource, expect)
             return self._admitted(admission, served, head, change, subresource)
 
-        return await self._apply(served, store_key_of(served, name, namespace), decide)
+        return await self._apply(served, served_object_key(served, name, namespace), decide)
 
     async def delete_record(
         self,
@@ -225,15 +229,15 @@ class ObjectService:
 
         def decide(head: StoredObject | None, admission: AdmissionPort | None) -> write_rules.WriteChange | None:
             if head is None:
-                raise write_rules.object_not_found(resource, name)
+                raise write_rules.served_object_not_found(resource, name)
             if admission is not None:
                 admission.admit(AdmissionRequest(DELETE, resource, namespace, name, None, head.body, dry_run=dry_run))
             now = self.clock()
-            return write_rules.deleted_change(
+            return write_rules.write_rule_for_deletion(
                 resource, head.body, now=now, grace_s=grace_s, expect=expect, finalizer=finalizer
             )
 
-        record = await self._apply(served, store_key_of(served, name, namespace), decide, dry_run)
+        record = await self._apply(served, served_object_key(served, name, namespace), decide, dry_run)
         if served is self._crd and not record.deleted and not dry_run:
             record = await self._empty(record)
         return record
@@ -273,7 +277,7 @@ class ObjectService:
             body = self._admit(admission, UPDATE, served, body, head.body, subresource, dry_run)
         if body is change.body:
             return change
-        settled = write_rules.unless_unchanged(head.body, body) if has_intent else body
+        settled = write_rules.served_object_unless_unchanged(head.body, body) if has_intent else body
         return None if settled is None else write_rules.WriteChange(settled, change.removed)
 
     def _admit(
@@ -333,7 +337,7 @@ class ObjectService:
                 try:
                     record = await store.put(key, change.body, expect=expect, kind=served.kind)
                 except msgspec.ValidationError as error:
-                    raise ill_typed_body(served.resource, error) from None
+                    raise ill_typed_own_kind_body(served.resource, error) from None
             if served.custom is not None or served is self._crd:
                 await self._after(served, record)
             return record
@@ -406,7 +410,7 @@ class ObjectService:
 
         def let_go(old: JsonObject | None) -> JsonObject:
             if old is None:
-                raise write_rules.object_not_found(CRD, name)
+                raise write_rules.served_object_not_found(CRD, name)
             return {**old, "metadata": {**old["metadata"], "finalizers": []}}
 
         try:
@@ -415,18 +419,18 @@ class ObjectService:
             return definition
 
 
-def store_key_of(served: ServedKind, name: str, namespace: str) -> str:
+def served_object_key(served: ServedKind, name: str, namespace: str) -> str:
     check_rest_address(served.resource, namespace, name)
     return served.store.key(name, namespace)
 
 
-def parse_resource_version(text: str) -> int:
+def parse_served_object_version(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise BadRequest(f"invalid resource version `{text}`: it must be one that a list or an object gave")
     return int(text)
 
 
-def copy_wire_body(served: ServedKind, body: Any, namespace: str = "", name: str = "") -> JsonObject:
+def copy_served_object(served: ServedKind, body: Any, namespace: str = "", name: str = "") -> JsonObject:
     """The wire form, sharing nothing with the caller's object, with the namespace and name of its path: what it says itself
     must agree."""
     resource = served.resource
@@ -436,7 +440,7 @@ def copy_wire_body(served: ServedKind, body: Any, namespace: str = "", name: str
     elif isinstance(body, dict):
         wire = cast(JsonObject, msgspec.to_builtins(body))
     else:
-        raise BadRequest(f"a {resource.kind} must be an object, not a {kubernetes_type(type(body).__name__)}")
+        raise BadRequest(f"a {resource.kind} must be an object, not a {codec_type_name(type(body).__name__)}")
     given = (wire.get("apiVersion", resource.api_version), wire.get("kind", resource.kind))
     if given != (resource.api_version, resource.kind):
         raise BadRequest(

@@ -30,7 +30,7 @@ def check_own_kind(kind: type[KObject] | None, body: JsonObject, old: JsonObject
         ) from None
 
 
-def ill_typed_body(resource: Resource, error: msgspec.ValidationError) -> BadRequest:
+def ill_typed_own_kind_body(resource: Resource, error: msgspec.ValidationError) -> BadRequest:
     """A field of a wrong type, named by its path."""
     what, _, path = str(error).partition(" - at `$.")
     at = path.rstrip("`") or "$"

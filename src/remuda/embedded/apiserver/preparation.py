@@ -15,12 +15,12 @@ from remuda.api.meta import JsonObject
 from remuda.api.names import GROUP
 from remuda.embedded.apiserver import patching, write_rules
 from remuda.embedded.apiserver.admission.defaults import with_kind_defaults as builtin_defaults
-from remuda.embedded.apiserver.admission.defaults import without_assigned_selector
-from remuda.embedded.apiserver.admission.pod_defaults import with_pod_ips
+from remuda.embedded.apiserver.admission.defaults import without_selector_assigned_at_admission
+from remuda.embedded.apiserver.admission.pod_defaults import with_pod_ip_defaults
 from remuda.embedded.apiserver.crd import structural_schema as structural
 from remuda.embedded.apiserver.crd.lifecycle import with_crd_names
 from remuda.embedded.apiserver.kinds_served import CRD, ServedKind
-from remuda.embedded.apiserver.naming import invalid_fields
+from remuda.embedded.apiserver.naming import served_fields_invalid
 from remuda.embedded.apiserver.patching.schema_check import TYPE
 
 MAX_OBJECT_BYTES = 3 * 1024 * 1024  # as much as a request may bring
@@ -71,7 +71,7 @@ class WritePreparation:
         body = self._fitting(self._known(body))
         resource = self.served.resource
         if resource.full_name == "pods" and self._subresource == "status":
-            return with_pod_ips(body)
+            return with_pod_ip_defaults(body)
         if self.served.custom is not None or self._subresource:
             return body
         # Whoever leaves a field out owns its default. (Not so with apply: there defaults belong to nobody.)
@@ -86,7 +86,7 @@ class WritePreparation:
         """Without fields that the kind does not have; a wrong type of a built-in kind's field is the end of it."""
         served = self.served
         if served.custom is not None:
-            self.check_types(body.get("metadata"), patching.object_meta_schema(), ".metadata")
+            self.check_types(body.get("metadata"), patching.object_meta_patch_schema(), ".metadata")
             unknown: list[str] = []
             kept = structural.prune_by_schema(body, served.custom.schema, unknown)
             self._judge(_unknown_field_warnings(unknown))
@@ -102,7 +102,7 @@ class WritePreparation:
     def check_types(self, value: Any, schema: patching.PatchSchema, path: str = "") -> bool:
         """Refuses values of a wrong type, and says whether there are other faults: items that cannot be told apart are for
         validation to judge (only apply cannot do without), unknown fields depend on what the client asked for."""
-        found = patching.find_schema_faults(value, schema, path)
+        found = patching.find_patch_schema_faults(value, schema, path)
         wrong = next((fault for fault in found if fault.kind == TYPE), None)
         if wrong is not None:
             raise self._undecodable(f"{wrong.path.removeprefix('.')}: {wrong.what}")
@@ -132,15 +132,15 @@ class WritePreparation:
         """Settled, and for a custom kind defaulted and valid."""
         served = self.served
         if served.custom is None or served.resource.group == GROUP:
-            return patching.settle_body(body, served.schema)
+            return patching.settle_body_by_patch_schema(body, served.schema)
         body = structural.with_schema_defaults(body, served.custom.schema)
-        body = patching.settle_body(body, served.schema)
-        if found := structural.schema_misfits(body, served.custom.schema):
-            raise invalid_fields(served.resource, str((body.get("metadata") or {}).get("name") or ""), found)
+        body = patching.settle_body_by_patch_schema(body, served.schema)
+        if found := structural.crd_schema_misfits(body, served.custom.schema):
+            raise served_fields_invalid(served.resource, str((body.get("metadata") or {}).get("name") or ""), found)
         return body
 
     def _owned(self, old: JsonObject | None, new: JsonObject) -> JsonObject:
-        body = without_assigned_selector(self.served.resource, new) if old is None else new
+        body = without_selector_assigned_at_admission(self.served.resource, new) if old is None else new
         owned = patching.track_field_owners(old, body, self._manager, self.served.schema, self._now, self._subresource)
         if body is new:
             return owned
@@ -197,5 +197,5 @@ def _without_unknown_fields(value: Any, schema: patching.PatchSchema, path: str,
 def require_stored(old: JsonObject | None, served: ServedKind, name: str) -> JsonObject:
     """Most writes cannot start from nothing."""
     if old is None:
-        raise write_rules.object_not_found(served.resource, name)
+        raise write_rules.served_object_not_found(served.resource, name)
     return old

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from remuda.api.meta import JsonObject, Resource
-from remuda.api.selectors import FieldSelector, Selector, field_text
+from remuda.api.selectors import FieldSelector, Selector, field_text_for_selectors
 from remuda.embedded.apiserver.store.record import Matcher
 
 
-def namespace_prefix(resource: Resource, namespace: str) -> str:
+def served_namespace_key_prefix(resource: Resource, namespace: str) -> str:
     return f"{resource.prefix}{namespace}/" if resource.namespaced and namespace else resource.prefix
 
 
@@ -23,10 +23,10 @@ def stored_object_matcher(labels: Selector, fields: FieldSelector) -> Matcher | 
 def _one_field_matcher(path: str, equal: bool, value: str) -> Matcher:
     """`spec.nodeName=x`: the selector every node watches its pods with. The same answer as FieldSelector.matches."""
     parts = tuple(path.split("."))
-    return lambda body: (field_text(body, parts) == value) is equal
+    return lambda body: (field_text_for_selectors(body, parts) == value) is equal
 
 
-def namespace_matcher(namespace: str, matches: Matcher | None) -> Matcher:
+def served_namespace_matcher(namespace: str, matches: Matcher | None) -> Matcher:
     def test(body: JsonObject) -> bool:
         return bool(body["metadata"].get("namespace") == namespace and (matches is None or matches(body)))
 

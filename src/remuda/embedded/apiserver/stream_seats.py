@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from remuda.api.errors import StatusDetails, TooManyRequests
-from remuda.embedded.apiserver.connections import local_limits, remote_limits
+from remuda.embedded.apiserver.connections import local_apiserver_connection_limits, remote_apiserver_connection_limits
 from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
 
 RETRY_AFTER_S = 5
@@ -44,7 +44,7 @@ class StreamSeats:
     """`descriptors`: how many the process may have; a stream holds one."""
 
     def __init__(self, descriptors: int) -> None:
-        local, remote = local_limits(descriptors), remote_limits(descriptors)
+        local, remote = local_apiserver_connection_limits(descriptors), remote_apiserver_connection_limits(descriptors)
         self._local = StreamPlaces(local.streams, local.of_tenant)
         self._remote = StreamPlaces(remote.streams, remote.of_tenant)
 

@@ -17,18 +17,18 @@ from remuda.embedded.apiserver.evictions import charge_disruption_budget
 from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import ApiLogSource, LogQuery
-from remuda.embedded.apiserver.naming import invalid_fields
-from remuda.embedded.apiserver.object_handlers import ObjectHandlers, apply_patch_body
+from remuda.embedded.apiserver.naming import served_fields_invalid
+from remuda.embedded.apiserver.object_handlers import ObjectHandlers, handle_patch_of_served_object
 from remuda.embedded.apiserver.preparation import require_stored
 from remuda.embedded.apiserver.store.record import StoredObject
 from remuda.embedded.apiserver.stream_seats import StreamSeats
 from remuda.embedded.apiserver.wire.bodies import (
     MethodNotAllowed,
-    parse_binding,
+    encode_status_answer_body,
+    parse_binding_request_body,
     parse_deletion,
     parse_object_body,
-    parse_patch_body,
-    render_status,
+    parse_patch_media_and_body,
 )
 from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
 from remuda.embedded.apiserver.wire.table_cells import selector_cell as selector_text
@@ -88,13 +88,15 @@ class Subresources:
             wanted = parse_object_body(request.content_type, body)
         else:
             wanted = {}
-            media, patch = parse_patch_body(request.content_type, body)
+            media, patch = parse_patch_media_and_body(request.content_type, body)
         work = self._handlers.preparation(request, target, query)
 
         def change(old: JsonObject | None) -> JsonObject:
             live = require_stored(old, served, target.name)
             now = _scale_body(served, StoredObject("", 0, body=live))
-            scale = wanted if request.method == "PUT" else apply_patch_body(media, now, patch, _scale_schema())
+            scale = (
+                wanted if request.method == "PUT" else handle_patch_of_served_object(media, now, patch, _scale_schema())
+            )
             work.check_types(scale, _scale_schema().root)
             write_rules.check_preconditions(
                 served.resource, live, write_rules.expectation_in_metadata(scale.get("metadata") or {})
@@ -102,7 +104,7 @@ class Subresources:
             replicas = (scale.get("spec") or {}).get("replicas") or 0
             if replicas < 0:
                 what = f"Invalid value: {replicas}: must be greater than or equal to 0"
-                raise invalid_fields(_SCALE, target.name, [("spec.replicas", what)])
+                raise served_fields_invalid(_SCALE, target.name, [("spec.replicas", what)])
             new = _with_value_at_path(live, _scale_spec_path(served), replicas)
             return _owned_through_scale(
                 live,
@@ -123,9 +125,9 @@ class Subresources:
 
     async def bind(self, request: HttpRequest, target: UrlTarget) -> None:
         body = await request.body()
-        binding = parse_binding(request.content_type, body)
+        binding = parse_binding_request_body(request.content_type, body)
         await self._cluster.bind(target.name or binding.metadata.name, target.namespace, binding)
-        await request.answer(render_status(Status(status="Success", code=201)), 201)
+        await request.answer(encode_status_answer_body(Status(status="Success", code=201)), 201)
 
     async def _evict(self, request: HttpRequest, target: UrlTarget) -> None:
         given = parse_object_body(request.content_type, await request.body())
@@ -143,7 +145,7 @@ class Subresources:
             finalizer=asked.finalizer,
             dry_run=asked.is_dry_run,
         )
-        await request.answer(render_status(Status(status="Success", code=201)), 201)
+        await request.answer(encode_status_answer_body(Status(status="Success", code=201)), 201)
 
     # Logs.
 

@@ -18,16 +18,16 @@ import structlog
 from remuda.api.errors import ApiError
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store.collection import Waiter, WatchCursor, wake_store_waiter_now
-from remuda.embedded.apiserver.store.record import ADDED, StoredObject, encode_watch_line
+from remuda.embedded.apiserver.store.record import ADDED, StoredObject, encode_store_event_line
 from remuda.embedded.apiserver.stream_seats import StreamSeats
 from remuda.embedded.apiserver.wire.answer_forms import (
     AnswerView,
+    bookmark_in_answer_form,
     negotiate_form,
-    render_bookmark,
-    render_object,
-    render_watch_event,
+    object_in_answer_form,
+    watch_event_in_answer_form,
 )
-from remuda.embedded.apiserver.wire.bodies import render_status
+from remuda.embedded.apiserver.wire.bodies import encode_status_answer_body
 from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
 from remuda.embedded.apiserver.wire.url_paths import ReadQuery, UrlTarget
 
@@ -135,17 +135,19 @@ class WatchStreams:
                     await request.send({"type": "http.response.body", "body": piece, "more_body": True})
 
         # An empty chunk at once, so that the client knows that the watch stands.
-        await write(encode_watch_line(ADDED, render_object(view, served, record, clock())) for record in there)
+        await write(
+            encode_store_event_line(ADDED, object_in_answer_form(view, served, record, clock())) for record in there
+        )
         if query.sends_initial and query.has_bookmarks:
-            await write([render_bookmark(view, served, began, ends_initial=True)])
+            await write([bookmark_in_answer_form(view, served, began, ends_initial=True)])
         was_idle = False
         try:
             while True:
                 if found := cursor.read():
                     now = clock()
-                    await write(render_watch_event(view, served, event, now) for event in found)
+                    await write(watch_event_in_answer_form(view, served, event, now) for event in found)
                 elif was_idle:
-                    await write([render_bookmark(view, served, store.revision)])
+                    await write([bookmark_in_answer_form(view, served, store.revision)])
                 was_idle = False
                 try:
                     async with asyncio.timeout(idle_s) if idle_s else nullcontext():
@@ -154,4 +156,4 @@ class WatchStreams:
                 except TimeoutError:
                     was_idle = True
         except ApiError as error:  # fell behind the history
-            await write([encode_watch_line("ERROR", render_status(error.as_status()))])
+            await write([encode_store_event_line("ERROR", encode_status_answer_body(error.as_status()))])

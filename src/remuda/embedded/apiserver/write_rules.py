@@ -18,7 +18,7 @@ import msgspec
 from remuda.api.codec import merge_patch
 from remuda.api.errors import AlreadyExists, BadRequest, Conflict, NotFound, StatusDetails
 from remuda.api.meta import JsonObject, Resource
-from remuda.embedded.apiserver.naming import check_namespace_name, check_object_name, invalid_field
+from remuda.embedded.apiserver.naming import check_api_namespace_naming, check_api_object_naming, served_field_invalid
 from remuda.embedded.apiserver.patching.compare import is_equal_json
 from remuda.embedded.apiserver.patching.field_owners import apiserver_timestamp
 
@@ -88,11 +88,11 @@ def created_object_body(resource: Resource, body: JsonObject, *, now: float, uid
     name = str(meta.get("name") or "")
     if meta.get("resourceVersion"):
         raise BadRequest("resourceVersion should not be set on objects to be created; remove metadata.resourceVersion")
-    check_object_name(resource, name)
+    check_api_object_naming(resource, name)
     if resource.namespaced:
-        check_namespace_name(resource, name, str(meta.get("namespace") or ""))
+        check_api_namespace_naming(resource, name, str(meta.get("namespace") or ""))
     elif meta.get("namespace"):
-        raise invalid_field(
+        raise served_field_invalid(
             resource, name, "metadata.namespace", f"Forbidden: {resource.plural} are not namespaced; leave it out"
         )
     for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
@@ -136,7 +136,9 @@ def patched_change(
     return _main_change(resource, old, merge_patch(old, patch))
 
 
-def replaced_change(resource: Resource, old: JsonObject, new: JsonObject, subresource: str) -> WriteChange | None:
+def write_rule_for_replacement(
+    resource: Resource, old: JsonObject, new: JsonObject, subresource: str
+) -> WriteChange | None:
     check_subresource(resource, subresource)
     check_preconditions(resource, old, expectation_in_metadata(new.get("metadata") or _EMPTY))
     if subresource == "finalize":
@@ -166,7 +168,7 @@ def _finalized_namespace(old: JsonObject, new: JsonObject) -> WriteChange | None
     return WriteChange(body, removed="deletionTimestamp" in old["metadata"] and not _is_held_by_finalizers(body))
 
 
-def deleted_change(
+def write_rule_for_deletion(
     resource: Resource,
     old: JsonObject,
     *,
@@ -198,7 +200,7 @@ def deleted_change(
     return _marked_for_deletion(resource, old, apiserver_timestamp(asked_at + grace), grace)
 
 
-def has_deletion_policy(old: JsonObject) -> bool:
+def served_object_has_deletion_policy(old: JsonObject) -> bool:
     return any(f in (FOREGROUND, ORPHAN) for f in old["metadata"].get("finalizers") or ())
 
 
@@ -217,7 +219,7 @@ def _is_held_by_finalizers(body: JsonObject) -> bool:
     return body.get("kind") == "Namespace" and isinstance(spec, dict) and bool(spec.get("finalizers"))
 
 
-def bound_pod(
+def write_rule_for_binding(
     old: JsonObject, node: str, annotations: dict[str, str], *, now: float, expect: WriteExpectation
 ) -> WriteChange:
     """The pod on its node, with the Binding's annotations. Not a change of the pod's intent: generation stays."""
@@ -259,11 +261,11 @@ def has_generation(resource: Resource) -> bool:
     return resource.plural not in _UNCOUNTED
 
 
-def object_not_found(resource: Resource, name: str) -> NotFound:
+def served_object_not_found(resource: Resource, name: str) -> NotFound:
     return NotFound(f'{resource.full_name} "{name}" not found', details=_object_details(resource, name))
 
 
-def object_already_exists(resource: Resource, name: str) -> AlreadyExists:
+def served_object_already_exists(resource: Resource, name: str) -> AlreadyExists:
     return AlreadyExists(f'{resource.full_name} "{name}" already exists', details=_object_details(resource, name))
 
 
@@ -337,7 +339,7 @@ def _main_change(resource: Resource, old: JsonObject, new: JsonObject) -> WriteC
     if "deletionTimestamp" in meta:
         added = set(meta.get("finalizers") or ()) - set(old_meta.get("finalizers") or ())
         if added:
-            raise invalid_field(
+            raise served_field_invalid(
                 resource,
                 meta["name"],
                 "metadata.finalizers",
@@ -351,7 +353,7 @@ def _main_change(resource: Resource, old: JsonObject, new: JsonObject) -> WriteC
     return WriteChange(new, has_intent=has_intent)
 
 
-def unless_unchanged(old: JsonObject, new: JsonObject) -> JsonObject | None:
+def served_object_unless_unchanged(old: JsonObject, new: JsonObject) -> JsonObject | None:
     """The new body, after what the writer left out was filled in. When that made its intent the old one again, nothing
     was asked for: the generation stays and, with nothing else changed, there is nothing to write (None)."""
     if not _same_json(_written_intent(new), _written_intent(old)):

@@ -1,6 +1,6 @@
 """The controllers a Kubernetes cluster has anyway, for the embedded one, which has no kube-controller-manager.
 
-`run_builtin` runs them all over one set of informers. With none of their kinds in the cluster they only keep the node
+`run_builtin_controllers` runs them all over one set of informers. With none of their kinds in the cluster they only keep the node
 lifecycle's timers.
 """
 
@@ -18,7 +18,7 @@ from remuda.embedded.builtin.deployments import DeploymentController, ReplicaSet
 from remuda.embedded.builtin.event_expiry import expire_events
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.jobs import JobController
-from remuda.embedded.builtin.namespaces import NamespaceController, kind_without_struct
+from remuda.embedded.builtin.namespaces import NamespaceController, structless_kind_for_builtin
 from remuda.embedded.builtin.node_lifecycle import NodeLifecycleController
 from remuda.embedded.builtin.pod_field_events import PodFieldEvents
 from remuda.embedded.builtin.pod_summaries import (
@@ -37,7 +37,7 @@ _ROOT = PodHost()
 Kinds = Callable[[], Iterable[type[KObject]]]
 
 _STORED_ONLY = tuple(
-    kind_without_struct(Resource(group, version, kind, plural))
+    structless_kind_for_builtin(Resource(group, version, kind, plural))
     for group, version, kind, plural in (
         ("", "v1", "ConfigMap", "configmaps"),
         ("", "v1", "Secret", "secrets"),
@@ -63,7 +63,7 @@ BUILTIN_KINDS: tuple[type[KObject], ...] = tuple(
 )
 
 
-async def run_builtin(
+async def run_builtin_controllers(
     cluster: Cluster,
     clock: Callable[[], float],
     jitter: Callable[[], float],
@@ -84,7 +84,7 @@ async def run_builtin(
         return WorkQueue(jitter=jitter)
 
     # Counted on whole bodies: our projections leave out some of what a quota counts.
-    counted = {(k.resource.group, k.resource.plural): kind_without_struct(k.resource) for k in BUILTIN_KINDS}
+    counted = {(k.resource.group, k.resource.plural): structless_kind_for_builtin(k.resource) for k in BUILTIN_KINDS}
     nodes: WorkQueue[str] = WorkQueue(jitter=jitter)
     namespaces: WorkQueue[str] = WorkQueue(jitter=jitter)
     jobs: WorkQueue[tuple[str, str, str]] = WorkQueue(jitter=jitter)

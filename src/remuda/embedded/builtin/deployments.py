@@ -20,7 +20,7 @@ from remuda.embedded.builtin.planners.deployments import (
     plan_deployment,
     template_without_hash,
 )
-from remuda.embedded.builtin.planners.pod_state import controller_owner_reference, is_without_controller
+from remuda.embedded.builtin.planners.pod_state import has_no_replica_controller, owner_reference_for_planned_object
 from remuda.embedded.builtin.planners.replicasets import ReplicaSetObserved, ReplicaSetPlan, plan_replica_set
 from remuda.embedded.builtin.status_patch import write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
@@ -49,7 +49,7 @@ class ReplicaSetController:
             owner = pod.owner("ReplicaSet") if pod is not None else None
             if pod is not None and owner is not None:
                 self._queue.add((pod.namespace, owner.name))
-        if old is None and new is not None and is_without_controller(new) and new.labels:
+        if old is None and new is not None and has_no_replica_controller(new) and new.labels:
             for found in self._view.replica_sets.by_index("namespace", new.namespace):
                 if from_label_selector(found.spec.selector).matches(new.labels):
                     self._queue.add((found.namespace, found.name))
@@ -59,7 +59,7 @@ class ReplicaSetController:
         if found is None:
             return None
         selector = from_label_selector(found.spec.selector)
-        orphans = [p for p in self._view.pods_in(key[0]) if is_without_controller(p) and selector.matches(p.labels)]
+        orphans = [p for p in self._view.pods_in(key[0]) if has_no_replica_controller(p) and selector.matches(p.labels)]
         return ReplicaSetObserved(found, (*self._view.pods_of(found.uid), *orphans))
 
     def plan(self, observed: ReplicaSetObserved | None, now: float) -> tuple[ReplicaSet, ReplicaSetPlan] | None:
@@ -98,7 +98,7 @@ class ReplicaSetController:
 
     async def _adopt(self, own: ReplicaSet, pod: Pod) -> None:
         when = Preconditions(uid=pod.uid, resource_version=pod.metadata.resource_version)
-        owners: JsonObject = {"metadata": {"ownerReferences": [controller_owner_reference(own)]}}
+        owners: JsonObject = {"metadata": {"ownerReferences": [owner_reference_for_planned_object(own)]}}
         try:
             await self._cluster.patch(Pod, pod.name, owners, pod.namespace, when=when)
         except NotFound:

@@ -1,4 +1,4 @@
-"""Job controller: the shell around `plan_job`.
+"""Job controller: the shell around `plan_batch_job`.
 
 Order of writes: the status first (it lists the pods that ended), then the finalizers of those pods, then deletes and creates.
 A crash anywhere leaves a state from which the next look goes on without counting anything twice.
@@ -14,7 +14,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.embedded.builtin.deployments import delete_pod_for_builtin
 from remuda.embedded.builtin.informers import BuiltinView
-from remuda.embedded.builtin.planners.jobs import JobObserved, JobPlan, plan_job
+from remuda.embedded.builtin.planners.jobs import JobObserved, JobPlan, plan_batch_job
 from remuda.embedded.builtin.status_patch import write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all_objects, write_objects_from_few
@@ -60,7 +60,7 @@ class JobController:
     def plan(self, observed: JobObserved | OrphanedJobPods, now: float) -> tuple[Job, JobPlan] | OrphanedJobPods:
         if isinstance(observed, OrphanedJobPods):
             return observed
-        return observed.job, plan_job(observed, now)
+        return observed.job, plan_batch_job(observed, now)
 
     async def apply(self, planned: tuple[Job, JobPlan] | OrphanedJobPods) -> float | None:
         if isinstance(planned, OrphanedJobPods):

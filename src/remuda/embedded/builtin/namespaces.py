@@ -18,7 +18,7 @@ LOOK_AGAIN_S = 1.0  # while something in it is still going: pods end, finalizers
 
 
 @cache
-def kind_without_struct(of: Resource) -> type[KObject]:
+def structless_kind_for_builtin(of: Resource) -> type[KObject]:
     """A kind we have no Struct for: metadata, and the rest as it is on the wire."""
 
     class Stored(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Final
 
 from remuda.api.errors import ApiError
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.embedded.builtin.namespaces import kind_without_struct
+from remuda.embedded.builtin.namespaces import structless_kind_for_builtin
 from remuda.embedded.pod_fields.judge_pod import PodHost, judge_pod_spec
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.events import EventSink
@@ -37,18 +37,20 @@ class PodFieldEvents:
 
     async def run(self) -> None:
         """Until cancelled."""
-        whole = kind_without_struct(Pod.resource)
+        whole = structless_kind_for_builtin(Pod.resource)
         while True:
             pod = await self._new.get()
             try:
                 body = await self._cluster.get(whole, pod.name, pod.namespace)
             except ApiError:
                 continue
-            if body.uid == pod.uid and (said := describe_unhonoured_fields(getattr(body, "spec", None), self._host)):
+            if body.uid == pod.uid and (
+                said := builtin_pod_field_event_message(getattr(body, "spec", None), self._host)
+            ):
                 self._events.warning(pod, FIELDS_NOT_HONOURED, said)
 
 
-def describe_unhonoured_fields(spec: object, host: PodHost) -> str:
+def builtin_pod_field_event_message(spec: object, host: PodHost) -> str:
     """All of them in one sentence each, "" when there is none; within what an event may say."""
     said = ". ".join(finding.warning for finding in judge_pod_spec(spec, host))
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}... See docs/compatibility.md"

@@ -102,7 +102,7 @@ def container_environment(
     return env
 
 
-def plugin_host_environment(envs: Mapping[str, str], mounts: Iterable[Mount]) -> dict[str, str]:
+def container_environment_from_plugin(envs: Mapping[str, str], mounts: Iterable[Mount]) -> dict[str, str]:
     """A plugin's variables for a process without mounts: a path inside a mount is told as the path it stands for."""
     deepest_first = sorted(mounts, key=lambda mount: len(mount.container_path), reverse=True)
 

@@ -32,6 +32,9 @@ async def prepare_container(
     if not grants:
         return spec, allocation
     simulated = site.runtime.is_simulated(pod)
-    attached = [await device_allocation.attach_grant(site.agent, pod, grant, simulated=simulated) for grant in grants]
+    attached = [
+        await device_allocation.attach_kubelet_grant_to_container(site.agent, pod, grant, simulated=simulated)
+        for grant in grants
+    ]
     directory = next((a.directory for a in attached if a.directory), allocation.directory)
-    return spec, device_allocation.kubelet_container_allocation(directory, grants)
+    return spec, device_allocation.container_process_allocation(directory, grants)

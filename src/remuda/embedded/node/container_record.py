@@ -53,13 +53,13 @@ KUBELET_BACKOFF = RestartBackoff(10.0, 300.0, 600.0)
 LAUNCHER_BACKOFF = RestartBackoff(0.2, 5.0, 60.0)
 
 
-def has_launched_containers(pod: Pod) -> bool:
+def node_runs_pod_under_launcher(pod: Pod) -> bool:
     """The pod's containers run under remuda-launch; init containers and sidecars never do."""
     return pod.annotations.get(ANNOTATION_LAUNCH) == "true"
 
 
-def is_container_under_launcher(pod: Pod, container: Container) -> bool:
-    return has_launched_containers(pod) and all(c.name != container.name for c in pod.spec.init_containers)
+def node_runs_container_under_launcher(pod: Pod, container: Container) -> bool:
+    return node_runs_pod_under_launcher(pod) and all(c.name != container.name for c in pod.spec.init_containers)
 
 
 def is_sidecar_container(init: Container) -> bool:
@@ -67,12 +67,12 @@ def is_sidecar_container(init: Container) -> bool:
     return init.restart_policy == "Always"
 
 
-def sidecar_container_names(pod: Pod) -> frozenset[str]:
+def kubelet_sidecar_container_names(pod: Pod) -> frozenset[str]:
     return frozenset(c.name for c in pod.spec.init_containers if is_sidecar_container(c))
 
 
 def restart_backoff_of(pod: Pod) -> RestartBackoff:
-    return LAUNCHER_BACKOFF if has_launched_containers(pod) else KUBELET_BACKOFF
+    return LAUNCHER_BACKOFF if node_runs_pod_under_launcher(pod) else KUBELET_BACKOFF
 
 
 class ContainerPhase(StrEnum):

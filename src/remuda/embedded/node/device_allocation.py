@@ -13,7 +13,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
-from remuda.embedded.node.container_environment import plugin_host_environment
+from remuda.embedded.node.container_environment import container_environment_from_plugin
 from remuda.embedded.node.devices.device_ledger import KubeletDeviceGrant
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.device_service import kubelet_grants_in_status
@@ -27,13 +27,13 @@ Allocations = Mapping[str, Allocation]  # by container
 PASSING = frozenset({"DeviceHeld", "DevicesUnavailable", "AllocateFailed"})
 
 
-async def allocate_pod_devices(
+async def allocate_devices_for_pod_worker(
     agent: NodeAgentLink, manager: KubeletDeviceManager | None, pod: Pod, running: Collection[str], *, simulated: bool
 ) -> Allocations:
     """Raises Refusal. `running`: containers found alive when the node started."""
     everyone = (*pod.spec.init_containers, *pod.spec.containers)
     if manager is None:
-        allocation = await agent.allocate(pod, chosen_devices(pod), simulated=simulated)
+        allocation = await agent.allocate(pod, devices_chosen_for_kubelet_pod(pod), simulated=simulated)
         return {c.name: allocation for c in everyone}
     await manager.admit(pod, running)
     # Of containers that run although the device manager lost its checkpoint, the pod's status has the devices. The manager, as
@@ -42,33 +42,35 @@ async def allocate_pod_devices(
     if not grants:
         allocation = await agent.allocate(pod, [], simulated=simulated)
         return {c.name: allocation for c in everyone}
-    attached = [await attach_grant(agent, pod, grant, simulated=simulated) for grant in grants]
+    attached = [await attach_kubelet_grant_to_container(agent, pod, grant, simulated=simulated) for grant in grants]
     directory = next((a.directory for a in attached if a.directory), "")
     return {
-        c.name: kubelet_container_allocation(directory, (g for g in grants if g.container == c.name)) for c in everyone
+        c.name: container_process_allocation(directory, (g for g in grants if g.container == c.name)) for c in everyone
     }
 
 
-async def attach_grant(agent: NodeAgentLink, pod: Pod, grant: KubeletDeviceGrant, *, simulated: bool) -> Allocation:
+async def attach_kubelet_grant_to_container(
+    agent: NodeAgentLink, pod: Pod, grant: KubeletDeviceGrant, *, simulated: bool
+) -> Allocation:
     return await agent.attach(pod, grant.container, grant.resource, grant.devices, simulated=simulated)
 
 
-def kubelet_container_allocation(directory: str, grants: Iterable[KubeletDeviceGrant]) -> Allocation:
+def container_process_allocation(directory: str, grants: Iterable[KubeletDeviceGrant]) -> Allocation:
     """What one container gets. Paths inside a container are the machine's own here: there is no mount namespace."""
     devices: list[str] = []
     env = {"REMUDA_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}  # hides every device from a container with none
     for grant in grants:
         devices += grant.devices
-        env |= plugin_host_environment(grant.allocation.envs, grant.allocation.mounts)
+        env |= container_environment_from_plugin(grant.allocation.envs, grant.allocation.mounts)
     return Allocation(tuple(devices), directory, env)
 
 
-def container_asks_for_devices(container: Container) -> bool:
+def container_start_needs_devices(container: Container) -> bool:
     """For anything a plugin might serve: names of extended resources have a domain."""
     return any("/" in name for name in (*container.resources.limits, *container.resources.requests))
 
 
-def kubelet_pod_rejection(refusal: Refusal) -> tuple[str, str]:
+def pod_worker_rejection_words(refusal: Refusal) -> tuple[str, str]:
     """Reason and message of a rejected pod: the kubelet's words around ours. The device manager's are the kubelet's already."""
     if refusal.reason.startswith(OUT_OF):
         return refusal.reason, f"Pod was rejected: {refusal.message}"
@@ -76,7 +78,7 @@ def kubelet_pod_rejection(refusal: Refusal) -> tuple[str, str]:
     return ADMISSION_ERROR, f"Pod was rejected: Allocate failed due to {why}, which is unexpected"
 
 
-def chosen_devices(pod: Pod) -> list[str]:
+def devices_chosen_for_kubelet_pod(pod: Pod) -> list[str]:
     """The devices the scheduler chose for the pod. Raises Refusal when it asks for some and nobody chose."""
     wanted = (
         c.resources.limits.get(RESOURCE_GPU) or c.resources.requests.get(RESOURCE_GPU, 0) for c in pod.spec.containers

@@ -19,7 +19,12 @@ from remuda.embedded.node.node import EmbeddedNode
 from remuda.embedded.node.pod_worker import PodWorker
 from remuda.embedded.node.runtime_port import ContainerFault, ContainerKey
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.link.device_drills import drill_factor, inject_device_drill, inject_plugin_drill, take_back_device_drill
+from remuda.link.device_drills import (
+    device_drill_factor,
+    inject_device_drill_over_link,
+    inject_plugin_drill_over_link,
+    take_back_drill_over_link,
+)
 
 _PROCESS = {
     DrillKind.PROCESS_KILL: (ContainerFault.KILL_PROCESS, "SIGKILL to the user's process"),
@@ -72,7 +77,7 @@ class DrillActions:
             case DrillKind.POD_DELETE:
                 return await self._delete(spec)
             case DrillKind.PLUGIN_KILL | DrillKind.PLUGIN_HANG | DrillKind.ALLOCATE_FAIL:
-                return inject_plugin_drill(self._node(spec.node).agent, spec)
+                return inject_plugin_drill_over_link(self._node(spec.node).agent, spec)
             case DrillKind.SPOT_NOTICE | DrillKind.MAINTENANCE_NOTICE:
                 return await self._announce(spec)
             case DrillKind.NODE_LOST | DrillKind.NODE_REBOOT | DrillKind.KUBELET_RESTART | DrillKind.NODE_PARTITION:
@@ -90,7 +95,7 @@ class DrillActions:
             case DrillKind.SPOT_NOTICE | DrillKind.MAINTENANCE_NOTICE:
                 await self._tell_node(spec, False, "The notice was withdrawn.")
             case _:
-                take_back_device_drill(self._node(spec.node).agent, spec)
+                take_back_drill_over_link(self._node(spec.node).agent, spec)
                 self._set_speed(spec, 1.0)
 
     async def carry_out_notice(self, spec: DrillSpec) -> None:
@@ -124,8 +129,8 @@ class DrillActions:
     # --- devices ----------------------------------------------------------------------------------------------------------
 
     def _inject_device_fault(self, spec: DrillSpec) -> str:
-        said = inject_device_drill(self._node(spec.node).agent, spec)
-        self._set_speed(spec, 1.0 / drill_factor(spec))
+        said = inject_device_drill_over_link(self._node(spec.node).agent, spec)
+        self._set_speed(spec, 1.0 / device_drill_factor(spec))
         return said
 
     def _set_speed(self, spec: DrillSpec, speed: float) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from remuda.link.rank_logs import log_path_name, log_path_uid
+from remuda.link.rank_logs import rank_log_directory_name, rank_log_directory_uid
 
 KEPT_PODS = 64
 KEPT_JOBS = 10
@@ -55,17 +55,17 @@ def plan_log_cleanup(
     doomed: list[Path] = []
     gone: list[OwnerLogs] = []
     for owner in found:
-        uid = log_path_uid(owner.path)
-        if any(log_path_uid(pod.path) in pods for pod in owner.pods) or uid in owners or uid in pods:
-            dead = [p for p in owner.pods if log_path_uid(p.path) not in pods and _is_old(p.written, now)]
+        uid = rank_log_directory_uid(owner.path)
+        if any(rank_log_directory_uid(pod.path) in pods for pod in owner.pods) or uid in owners or uid in pods:
+            dead = [p for p in owner.pods if rank_log_directory_uid(p.path) not in pods and _is_old(p.written, now)]
             doomed += [p.path for p in sorted(dead, key=lambda p: p.written, reverse=True)[KEPT_PODS:]]
         elif _is_old(owner.written, now):
             gone.append(owner)
-    names = {(o.path.parent, log_path_name(o.path)) for o in found if o not in gone}
+    names = {(o.path.parent, rank_log_directory_name(o.path)) for o in found if o not in gone}
     kept = 0
     for owner in sorted(gone, key=lambda o: o.written, reverse=True):
-        name = (owner.path.parent, log_path_name(owner.path))
-        is_own_pod = all(log_path_uid(pod.path) == log_path_uid(owner.path) for pod in owner.pods)
+        name = (owner.path.parent, rank_log_directory_name(owner.path))
+        is_own_pod = all(rank_log_directory_uid(pod.path) == rank_log_directory_uid(owner.path) for pod in owner.pods)
         if is_own_pod or name in names or kept >= KEPT_JOBS or now - owner.written > KEPT_S:
             doomed.append(owner.path)
         else:
@@ -78,7 +78,7 @@ def _is_old(written: float, now: float) -> bool:
     return now - written > YOUNG_S
 
 
-def look_at_logs(root: Path) -> list[OwnerLogs]:
+def look_for_logs_to_clean(root: Path) -> list[OwnerLogs]:
     found: list[OwnerLogs] = []
     for namespace in _directories(root):
         for owner in _directories(namespace):
@@ -115,7 +115,7 @@ async def keep_logs_clean(
 async def clean_logs_once(
     root: Path, known: Callable[[], tuple[Iterable[str], Iterable[str]] | None], clock: Callable[[], float]
 ) -> None:
-    found = await asyncio.to_thread(look_at_logs, root)
+    found = await asyncio.to_thread(look_for_logs_to_clean, root)
     now_known = known()  # after the look: what was made meanwhile is not in it, and what is gone stays gone
     if now_known is None:
         return

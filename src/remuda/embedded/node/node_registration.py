@@ -32,7 +32,7 @@ from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, NodeAddress, NodeStatus, NodeSystemInfo
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import LABEL_NODE, RESOURCE_GPU
-from remuda.core.health.fence_bounds import FenceCountdown, fence_after_s, launchers_run_s
+from remuda.core.health.fence_bounds import FenceCountdown, fence_after_s, launcher_fence_bound_s
 from remuda.embedded.node.images import ImageStore
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.backoff import Backoff
@@ -143,7 +143,9 @@ class NodeRegistration:
         if self._countdown.runs_until <= before:
             return
         left = self._countdown.runs_until - asyncio.get_running_loop().time()
-        self._tell_launchers(launchers_run_s(left, self._config.lease_s) if self._config.is_manager_apart else math.inf)
+        self._tell_launchers(
+            launcher_fence_bound_s(left, self._config.lease_s) if self._config.is_manager_apart else math.inf
+        )
 
     async def keep(self) -> None:
         """Until cancelled. Kept again after a restart, it goes on from the last renewal: the manager counts from there, too."""

@@ -11,7 +11,7 @@ from remuda.kube.runtime.events import EventSink
 _CANNOT_START = ("CreateContainerConfigError", "CreateContainerError")
 
 
-def emit_status_events(events: EventSink, pod: Pod, before: PodStatus, after: PodStatus) -> None:
+def emit_container_status_events(events: EventSink, pod: Pod, before: PodStatus, after: PodStatus) -> None:
     """Of a status that was written."""
     if after.phase == "Failed" and before.phase != "Failed" and after.reason:
         events.warning(pod, after.reason, after.message or "The node refused the pod.")

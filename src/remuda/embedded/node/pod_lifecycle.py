@@ -14,8 +14,8 @@ Invariants:
   gone: the scheduler may hand them on the moment it sees that;
 - the object is removed only after its last status is written and its devices are released.
 
-`plan_pod` returns the actions to take now, in order, and when to look again. The worker folds what the actions did into the
-record and asks again; nothing here waits, and asking twice gives the same answer.
+`plan_pod_lifecycle_on_node` returns the actions to take now, in order, and when to look again. The worker folds what the
+actions did into the record and asks again; nothing here waits, and asking twice gives the same answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from remuda.embedded.node.container_record import (
     ContainerPhase,
     ContainerRecord,
     is_sidecar_container,
-    sidecar_container_names,
+    kubelet_sidecar_container_names,
     terminated_state,
 )
 from remuda.embedded.node.restart_rules import container_comes_back, restarts_whole_pod
@@ -150,11 +150,13 @@ class PodPlan(msgspec.Struct, frozen=True):
     finished: bool = False  # nothing will ever be left to do
 
 
-def plan_pod(pod: Pod, record: PodRecord, images: Membership[str], now: float, *, written: bool = True) -> PodPlan:
+def plan_pod_lifecycle_on_node(
+    pod: Pod, record: PodRecord, images: Membership[str], now: float, *, written: bool = True
+) -> PodPlan:
     """`images`: those present on the node. `written`: the API has the status that follows from `record`."""
-    if is_pod_over(pod, record):
+    if is_pod_record_over(pod, record):
         return _plan_pod_end(pod, record, now, written)
-    deadline = active_deadline(pod, record)
+    deadline = active_deadline_on_node(pod, record)
     if deadline is not None and now >= deadline:
         return PodPlan((ExpirePod(),))
     plan = _plan_active_pod(pod, record, images, now, written)
@@ -163,7 +165,7 @@ def plan_pod(pod: Pod, record: PodRecord, images: Membership[str], now: float, *
     return msgspec.structs.replace(plan, wake_at=min(deadline, deadline if plan.wake_at is None else plan.wake_at))
 
 
-def active_deadline(pod: Pod, record: PodRecord) -> float | None:
+def active_deadline_on_node(pod: Pod, record: PodRecord) -> float | None:
     """When a pod that is not over by then fails; counted from the moment its node took it on."""
     seconds = pod.spec.active_deadline_seconds
     return None if seconds is None or not record.start_time else record.start_time + seconds
@@ -179,18 +181,18 @@ def _plan_active_pod(pod: Pod, record: PodRecord, images: Membership[str], now: 
     return _plan_pod_run(pod, record, images, now)
 
 
-def is_pod_over(pod: Pod, record: PodRecord) -> bool:
+def is_pod_record_over(pod: Pod, record: PodRecord) -> bool:
     return (
         record.vanished
         or pod.is_deleting
         or pod.is_terminal
         or record.admission is DeviceAdmission.REFUSED
         or record.expired
-        or pod_outcome(pod, record) is not None
+        or pod_outcome_from_container_exits(pod, record) is not None
     )
 
 
-def pod_outcome(pod: Pod, record: PodRecord) -> str | None:
+def pod_outcome_from_container_exits(pod: Pod, record: PodRecord) -> str | None:
     """`Succeeded` or `Failed` when every container has ended for good, else None."""
     if not record.containers:
         return None
@@ -305,7 +307,7 @@ def containers_due(pod: Pod, record: PodRecord) -> list[Container]:
     return [*turn, *pod.spec.containers]
 
 
-def is_pod_initialized(pod: Pod, record: PodRecord) -> bool:
+def are_init_containers_done(pod: Pod, record: PodRecord) -> bool:
     return record.begun or all(
         record.container(c.name).is_live if is_sidecar_container(c) else _is_container_done(record.container(c.name))
         for c in pod.spec.init_containers
@@ -313,7 +315,7 @@ def is_pod_initialized(pod: Pod, record: PodRecord) -> bool:
 
 
 def is_pod_down_to_sidecars(pod: Pod, record: PodRecord) -> bool:
-    names = sidecar_container_names(pod)
+    names = kubelet_sidecar_container_names(pod)
     return bool(names) and all(c.name in names for c in record.every if c.is_live)
 
 

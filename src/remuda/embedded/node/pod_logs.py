@@ -20,8 +20,14 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject, to_time
 from remuda.embedded.apiserver.log_source import LogQuery
 from remuda.embedded.node.log_times import LogTimeIndex, LogTimes
-from remuda.link.log_segments import log_end, log_tail_start, read_log
-from remuda.link.rank_logs import LogSection, RankLogIndex, log_path_name, log_path_uid, rank_log_path
+from remuda.link.log_segments import log_end, log_segments_tail_start, read_log_segments
+from remuda.link.rank_logs import (
+    LogSection,
+    RankLogIndex,
+    rank_log_directory_name,
+    rank_log_directory_uid,
+    rank_log_path,
+)
 
 _CHUNK = 64 * 1024
 _LONGEST_LINE = 1024 * 1024
@@ -58,7 +64,7 @@ class PodLogFiles:
         if query.since is not None:
             start = max(start, await asyncio.to_thread(_log_line_start, path, index.offset_since(query.since)))
         if query.tail is not None:
-            start = await asyncio.to_thread(log_tail_start, path, start, end, query.tail)
+            start = await asyncio.to_thread(log_segments_tail_start, path, start, end, query.tail)
         yield b""  # everything that can be refused has been
         left = query.limit_bytes
         async with aclosing(self._pieces(pod, query, path, start, end)) as pieces:
@@ -93,7 +99,7 @@ class PodLogFiles:
         stamped: list[bytes] = []
         for line in BytesIO(lines):  # by newlines alone: a progress bar writes others
             position += len(line)
-            stamped.append(f"{rfc3339(index.time_of(position))} ".encode() + line)
+            stamped.append(f"{kubelet_log_timestamp(index.time_of(position))} ".encode() + line)
         return b"".join(stamped)
 
     def _is_over(self, pod: JsonObject, container: str) -> bool:
@@ -105,7 +111,7 @@ class PodLogFiles:
         return (now.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-def rfc3339(seconds: float) -> str:
+def kubelet_log_timestamp(seconds: float) -> str:
     """As a kubelet writes it: nine digits, which of a float's microseconds is all there is."""
     return f"{to_time(seconds):%Y-%m-%dT%H:%M:%S.%f}000Z"
 
@@ -130,7 +136,7 @@ def _read_log_piece(path: Path, position: int, end: int | None) -> Piece:
     count = _CHUNK if end is None else min(_CHUNK, end - position)
     if count <= 0:
         return position, b""
-    position, piece = read_log(path, position, count)
+    position, piece = read_log_segments(path, position, count)
     return position, piece if end is None else piece[: max(0, end - position)]
 
 
@@ -140,7 +146,7 @@ def _log_line_start(path: Path, offset: int) -> int:
         return offset
     while offset > 0:
         begin = max(0, offset - _CHUNK)
-        kept, block = read_log(path, begin, offset - begin)
+        kept, block = read_log_segments(path, begin, offset - begin)
         found = block.rfind(b"\n")
         if found >= 0 or kept > begin:
             return kept + found + 1
@@ -157,7 +163,9 @@ def _previous_log_section(path: Path, pod: str, container: str) -> LogSection:
 
 def _log_sections(path: Path) -> list[LogSection]:
     owner = path.parents[1]
-    index = RankLogIndex(path.parents[3], path.parents[2].name, log_path_name(owner), log_path_uid(owner))
+    index = RankLogIndex(
+        path.parents[3], path.parents[2].name, rank_log_directory_name(owner), rank_log_directory_uid(owner)
+    )
     return sorted((s for s in index.refresh() if s.path == path), key=lambda s: s.start)
 
 

@@ -29,7 +29,7 @@ from remuda.embedded.node.container_record import (
     ContainerPhase,
     ContainerRecord,
     is_sidecar_container,
-    sidecar_container_names,
+    kubelet_sidecar_container_names,
     terminated_state,
 )
 from remuda.embedded.node.devices.cdi import UNRESOLVABLE as CDI_WORDS
@@ -37,10 +37,10 @@ from remuda.embedded.node.devices.device_ledger import DeviceHealth
 from remuda.embedded.node.pod_lifecycle import (
     DeviceAdmission,
     PodRecord,
-    is_pod_initialized,
-    is_pod_over,
+    are_init_containers_done,
+    is_pod_record_over,
     is_pod_restarting,
-    pod_outcome,
+    pod_outcome_from_container_exits,
 )
 from remuda.embedded.node.restart_rules import RESTARTING, container_comes_back
 from remuda.embedded.node.runtime_port import NO_LOCAL_COMMAND
@@ -89,7 +89,7 @@ def pod_status_of(
             phase,
             [*inits, *statuses],
             is_ready,
-            is_pod_initialized(pod, record),
+            are_init_containers_done(pod, record),
             now,
         ),
         container_statuses=statuses,
@@ -98,10 +98,10 @@ def pod_status_of(
 
 
 def _sidecar_statuses(pod: Pod, inits: list[ContainerStatus]) -> list[ContainerStatus]:
-    return [status for status in inits if status.name in sidecar_container_names(pod)]
+    return [status for status in inits if status.name in kubelet_sidecar_container_names(pod)]
 
 
-def pod_status_patch(known: PodStatus, new: PodStatus) -> JsonObject:
+def kubelet_pod_status_patch(known: PodStatus, new: PodStatus) -> JsonObject:
     """Merge patch of the status from `known` to `new`; empty when they say the same."""
     old_wire, new_wire = _pod_status_wire(known), _pod_status_wire(new)
     return {key: new_wire.get(key) for key in _PATCHED if old_wire.get(key) != new_wire.get(key)}
@@ -118,7 +118,7 @@ def _pod_phase(pod: Pod, record: PodRecord, known: PodStatus) -> str:
         return "Failed"
     if record.expired and not record.is_live:
         return "Failed"
-    final = pod_outcome(pod, record)
+    final = pod_outcome_from_container_exits(pod, record)
     if final is not None and not record.is_live:  # sidecars are stopped first
         return final
     ended = [c.exit for c in record.containers if c.exit is not None]
@@ -195,7 +195,7 @@ def _resource_statuses(health: Sequence[DeviceHealth]) -> list[ResourceStatus]:
 
 def _container_waits_to_restart(pod: Pod, spec: Container, record: PodRecord) -> bool:
     end = record.container(spec.name).exit
-    return end is not None and not is_pod_over(pod, record) and container_comes_back(pod, spec, end.code)
+    return end is not None and not is_pod_record_over(pod, record) and container_comes_back(pod, spec, end.code)
 
 
 def _container_waiting(
@@ -212,7 +212,7 @@ def _container_waiting(
     if end is not None and container.not_before > end.time:
         delay = container.not_before - end.time
         return ContainerStateWaiting("CrashLoopBackOff", f"Back-off {delay:g} s before the container starts again.")
-    return ContainerStateWaiting("ContainerCreating" if is_pod_initialized(pod, record) else "PodInitializing")
+    return ContainerStateWaiting("ContainerCreating" if are_init_containers_done(pod, record) else "PodInitializing")
 
 
 def _restarting_condition(pod: Pod, record: PodRecord, known: list[Condition], now: float) -> list[Condition]:
@@ -248,7 +248,7 @@ def merge_pod_conditions(theirs: list[Condition], ours: list[Condition]) -> list
     return [*kept, *own.values()]
 
 
-def with_own_conditions(status: PodStatus) -> PodStatus:
+def with_kubelet_conditions_only(status: PodStatus) -> PodStatus:
     """The status without the conditions of others, so that their changes are not ours to write."""
     mine = [c for c in status.conditions if c.type in OWN_CONDITIONS]
     return status if len(mine) == len(status.conditions) else msgspec.structs.replace(status, conditions=mine)

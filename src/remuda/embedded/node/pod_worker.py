@@ -25,7 +25,7 @@ from remuda.embedded.node.devices.device_ledger import DeviceHealth
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.env_sources import has_env_sources
 from remuda.embedded.node.node_site import NodeSite
-from remuda.embedded.node.pod_events import emit_status_events, emit_stop_event
+from remuda.embedded.node.pod_events import emit_container_status_events, emit_stop_event
 from remuda.embedded.node.pod_lifecycle import (
     Action,
     AdmitPod,
@@ -39,16 +39,16 @@ from remuda.embedded.node.pod_lifecycle import (
     RestartPod,
     StartContainer,
     StopContainers,
-    is_pod_over,
-    plan_pod,
+    is_pod_record_over,
+    plan_pod_lifecycle_on_node,
     record_after_restart,
 )
 from remuda.embedded.node.pod_status import (
     device_health_in_status,
+    kubelet_pod_status_patch,
     merge_pod_conditions,
     pod_status_of,
-    pod_status_patch,
-    with_own_conditions,
+    with_kubelet_conditions_only,
 )
 from remuda.embedded.node.runtime_port import ContainerKey, ContainerLaunch
 from remuda.kube.cluster import Preconditions
@@ -72,7 +72,7 @@ class PodWorker:
         self.record = record
         self.gone = asyncio.Event()  # nothing of the pod is left on the machine and no device is held
         self._site = site
-        self._known = with_own_conditions(pod.status)  # what the API has of our part of the status
+        self._known = with_kubelet_conditions_only(pod.status)  # what the API has of our part of the status
         # Containers that are held back; of those found running, nobody knows what an earlier life of the node did to them.
         self._slowed = {c.name for c in record.every if c.is_live}
         self._allocations: device_allocation.Allocations | None = None  # None: not admitted in this life of the node
@@ -90,7 +90,7 @@ class PodWorker:
         if _pod_version(pod) >= _pod_version(self.pod):
             self.pod = pod
             if pod.is_terminal and self._known.phase not in ("Succeeded", "Failed"):
-                self._known = with_own_conditions(pod.status)  # someone else ended it
+                self._known = with_kubelet_conditions_only(pod.status)  # someone else ended it
         self._changed.set()
 
     def vanish(self) -> None:
@@ -117,7 +117,7 @@ class PodWorker:
     @property
     def is_active(self) -> bool:
         """May have devices, or will: nothing of it may be given to others."""
-        return self.record.is_live or self.record.held or not is_pod_over(self.pod, self.record)
+        return self.record.is_live or self.record.held or not is_pod_record_over(self.pod, self.record)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -135,8 +135,8 @@ class PodWorker:
         self._changed.clear()
         site, now = self._site, self._site.clock()
         status = pod_status_of(self.pod, self.record, self._known, now, self._health_of)
-        written = not self._writing and not pod_status_patch(self._known, status)
-        plan = plan_pod(self.pod, self.record, site.images, now, written=written)
+        written = not self._writing and not kubelet_pod_status_patch(self._known, status)
+        plan = plan_pod_lifecycle_on_node(self.pod, self.record, site.images, now, written=written)
         if plan.finished:
             self._cleared()
             return True
@@ -178,7 +178,7 @@ class PodWorker:
             case StartContainer(container, run):
                 await self._start(container, run)
             case StopContainers(grace, sidecars):
-                for key in self._live(None if sidecars else container_record.sidecar_container_names(self.pod)):
+                for key in self._live(None if sidecars else container_record.kubelet_sidecar_container_names(self.pod)):
                     self._site.runtime.stop(key, grace)
                 since = self.record.stopping_since
                 self._note(stopping_since=self._site.clock() if since is None else since, sidecars_told=sidecars)
@@ -206,7 +206,7 @@ class PodWorker:
     def _health_of(self, container: str) -> tuple[DeviceHealth, ...]:
         """A pod that is over keeps what was last said of its devices: by then they may be somebody else's."""
         manager = self._site.devices()
-        if manager is not None and not is_pod_over(self.pod, self.record):
+        if manager is not None and not is_pod_record_over(self.pod, self.record):
             found = manager.health(self.pod.uid, container)
             if found or container in self._health:
                 self._health[container] = found
@@ -221,7 +221,7 @@ class PodWorker:
                 try:
                     running = {c.name for c in self.record.every if c.is_live}
                     simulated = site.runtime.is_simulated(self.pod)
-                    self._allocations = await device_allocation.allocate_pod_devices(
+                    self._allocations = await device_allocation.allocate_devices_for_pod_worker(
                         site.agent, site.devices(), self.pod, running, simulated=simulated
                     )
                     break
@@ -237,7 +237,7 @@ class PodWorker:
             else:
                 # What a plugin or the agent gave before one of them refused goes back like that of any ended pod.
                 held = site.devices() is not None
-                reason, message = device_allocation.kubelet_pod_rejection(refusal)
+                reason, message = device_allocation.pod_worker_rejection_words(refusal)
                 self._note(admission=DeviceAdmission.REFUSED, refused_as=reason, refusal=message, held=held)
             return
         except Exception as error:
@@ -261,7 +261,7 @@ class PodWorker:
             self._note(admission=DeviceAdmission.NONE)
             return
         spec = next(c for c in (*self.pod.spec.init_containers, *self.pod.spec.containers) if c.name == name)
-        manager = self._site.devices() if device_allocation.container_asks_for_devices(spec) else None
+        manager = self._site.devices() if device_allocation.container_start_needs_devices(spec) else None
         allocation = self._allocations[name]
         if manager is not None or has_env_sources(spec):
             self._note(preparing=self.record.preparing | {name})
@@ -282,7 +282,7 @@ class PodWorker:
             return
         finally:
             self._note(preparing=self.record.preparing - {spec.name})
-        if not is_pod_over(self.pod, self.record):
+        if not is_pod_record_over(self.pod, self.record):
             await self._launch(launched, run, allocation)
             self._changed.set()
 
@@ -356,7 +356,7 @@ class PodWorker:
 
     async def _write(self, status: PodStatus) -> None:
         pod, cluster = self.pod, self._site.cluster
-        patch = pod_status_patch(self._known, status)
+        patch = kubelet_pod_status_patch(self._known, status)
         version = ""
         if "conditions" in patch:
             merged = merge_pod_conditions(pod.status.conditions, status.conditions)
@@ -378,7 +378,7 @@ class PodWorker:
         except ApiError as error:
             self._failed("write status", error)
         else:
-            emit_status_events(self._site.events, pod, self._known, status)
+            emit_container_status_events(self._site.events, pod, self._known, status)
             self._known = status
             self._retry_s = RETRY_FIRST_S
             self.update(new)

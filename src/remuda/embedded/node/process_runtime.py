@@ -31,8 +31,8 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.node import process_tree, shim
 from remuda.embedded.node.container_environment import CONTAINER_ID, container_command_line, container_environment
-from remuda.embedded.node.container_record import is_container_under_launcher, lost_container_exit
-from remuda.embedded.node.run_dir import RunDirectory, RunSpec, container_keys_below, container_runs
+from remuda.embedded.node.container_record import lost_container_exit, node_runs_container_under_launcher
+from remuda.embedded.node.run_dir import RunDirectory, RunSpec, container_keys_below, container_runs_in_run_dir
 from remuda.embedded.node.runtime_port import (
     NO_LOCAL_COMMAND,
     AdoptedContainer,
@@ -44,7 +44,7 @@ from remuda.embedded.node.runtime_port import (
 )
 from remuda.embedded.node.slow_devices import DutyCycle
 from remuda.launch.log_readback import LOG_FILE
-from remuda.launch.zipapp import launcher_container_argv
+from remuda.launch.zipapp import launcher_zipapp_argv
 from remuda.link.rank_logs import rank_log_path
 
 log = structlog.get_logger(__name__)
@@ -179,8 +179,8 @@ class ProcessRuntime:
         argv = container_command_line(container, env)
         log_path = str(rank_log_path(self._logs, pod, container.name))
         env[LOG_FILE] = log_path  # after all that the template says: the launcher reads it back
-        if is_container_under_launcher(pod, container):
-            argv = launcher_container_argv(argv, self._launcher, sys.executable)
+        if node_runs_container_under_launcher(pod, container):
+            argv = launcher_zipapp_argv(argv, self._launcher, sys.executable)
         return RunSpec(
             id=env[CONTAINER_ID],
             argv=argv,
@@ -192,7 +192,7 @@ class ProcessRuntime:
             pidfile=str(directory.pid_path),
             address=launch.address,
             started_at=self._clock(),
-            launched=is_container_under_launcher(pod, container),
+            launched=node_runs_container_under_launcher(pod, container),
         )
 
     # --- watching -----------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class ProcessRuntime:
     async def adopt(self) -> list[AdoptedContainer]:
         found = list(await self._simulated.adopt())
         for key in container_keys_below(self._pods):
-            numbers = container_runs(self._pods / key.uid / key.container)
+            numbers = container_runs_in_run_dir(self._pods / key.uid / key.container)
             while numbers:
                 adopted = await self._adopt_run(RunDirectory(self._pods, key, numbers.pop()))
                 if adopted is not None:
@@ -357,7 +357,7 @@ async def _shim_has_begun(directory: RunDirectory, spec: RunSpec) -> bool:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _STARTING_S
     while not directory.has_begun():
-        starting = process_tree.processes_running(str(directory.spec_path))
+        starting = process_tree.processes_with_shim_argument(str(directory.spec_path))
         if directory.has_begun():  # it ended, or wrote its pid file, while we looked through the processes
             return True
         if not starting:
@@ -388,7 +388,9 @@ def _kill_tagged(ids: set[str]) -> bool:
 
 def _user_process(launcher: int) -> int | None:
     """The launcher's child that leads a process group: the user's command. (A checkpoint scan is a child, but leads none.)"""
-    return next((pid for pid in process_tree.child_processes(launcher) if process_tree.leads_process_group(pid)), None)
+    return next(
+        (pid for pid in process_tree.child_processes(launcher) if process_tree.is_process_tree_group_leader(pid)), None
+    )
 
 
 def _reap_shim(pid: int) -> None:

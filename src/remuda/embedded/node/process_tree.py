@@ -27,7 +27,7 @@ def child_processes(pid: int) -> list[int]:
     return sorted(found, key=lambda child: _stat_number(child, 19))
 
 
-def leads_process_group(pid: int) -> bool:
+def is_process_tree_group_leader(pid: int) -> bool:
     return _stat_number(pid, 2) == pid
 
 
@@ -48,7 +48,7 @@ def processes_tagged(name: str, values: Collection[str]) -> FoundProcesses:
     return _search_processes("environ", {f"{name}={value}".encode() for value in values})
 
 
-def processes_running(argument: str) -> FoundProcesses:
+def processes_with_shim_argument(argument: str) -> FoundProcesses:
     """Processes with exactly this argument on their command line."""
     return _search_processes("cmdline", {argument.encode()})
 

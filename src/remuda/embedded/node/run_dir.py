@@ -74,7 +74,7 @@ class RunDirectory:
 
     def drop_older(self) -> None:
         """Runs before the last one: the API has long told of them."""
-        for number in container_runs(self.path.parent):
+        for number in container_runs_in_run_dir(self.path.parent):
             if number < self.number - 1:
                 shutil.rmtree(self.path.with_name(str(number)), ignore_errors=True)
 
@@ -104,7 +104,7 @@ def container_keys_below(pods: Path) -> Iterator[ContainerKey]:
             yield ContainerKey(path.parent.name, path.name)
 
 
-def container_runs(container: Path) -> list[int]:
+def container_runs_in_run_dir(container: Path) -> list[int]:
     """Numbers of the runs there are, oldest first."""
     return sorted(int(d.name) for d in container.iterdir() if d.name.isdecimal()) if container.is_dir() else []
 

@@ -211,7 +211,7 @@ class LogPump:
 
     def finish(self) -> None:
         """Everything written so far is in the log, as far as it can be."""
-        leave_output()
+        leave_shim_output()
         self._done.acquire(timeout=DRAIN_S)
 
     def _run(self) -> None:
@@ -302,7 +302,7 @@ class LogPump:
         self._log, self._size = log, 0
 
 
-def leave_output() -> None:
+def leave_shim_output() -> None:
     """Our own ends of the pipe: what is left of it is the container's."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
@@ -440,7 +440,7 @@ def run_container(spec: "dict[str, Any]", quote: "Callable[[str], str]") -> None
         pump = LogPump(spec["log"], int(spec.get("logBytes") or LOG_BYTES), int(spec.get("logFiles") or LOG_FILES))
         _reserve_records(spec)
         main = _start_main_process(spec)
-        leave_output()
+        leave_shim_output()
         me = os.getpid()
         ticks = f'{{"shim":{process_start_ticks(me)},"pid":{process_start_ticks(main) or -1}}}'
         text = f'{{"id":{quote(str(spec.get("id", "")))},"shim":{me},"pid":{main},"startTime":{ticks},"boot":'

@@ -15,15 +15,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from remuda.api.codec import decode_json, encode
+from remuda.api.codec import decode_json_with_codec, encode
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import LABEL_GANG
 from remuda.embedded.node.container_record import (
     ContainerExit,
-    is_container_under_launcher,
     is_sidecar_container,
-    sidecar_container_names,
+    kubelet_sidecar_container_names,
+    node_runs_container_under_launcher,
 )
 from remuda.embedded.node.runtime_port import (
     AdoptedContainer,
@@ -87,7 +87,7 @@ class SimulatedRuntime:
                 loop.call_soon(self._tell, key, run, end)
 
         behaviour = self._behaviour(launch.pod)
-        if is_container_under_launcher(launch.pod, launch.container):
+        if node_runs_container_under_launcher(launch.pod, launch.container):
             self._pids += 1
             container = SimulatedLaunchedContainer(
                 launch, behaviour, self._agent, self._clock, self._rng, self._checkpoints, self._pids, ended
@@ -97,7 +97,7 @@ class SimulatedRuntime:
             is_init = any(
                 c.name == key.container and not is_sidecar_container(c) for c in launch.pod.spec.init_containers
             )
-            is_beside = key.container in sidecar_container_names(launch.pod)
+            is_beside = key.container in kubelet_sidecar_container_names(launch.pod)
             run_s = behaviour.init_s if is_init else None if is_beside else behaviour.run_s
             self._running[key] = SimulatedContainer(behaviour, run_s, ended)
         return self._clock()
@@ -274,7 +274,7 @@ class SimulatedLaunchedContainer:
         machine, now = self._machine, self._clock()
         if isinstance(action, actions.Send):
             if self._to_agent is not None:
-                self._to_agent(decode_json(protocol.encode_launch_message(action.message)))
+                self._to_agent(decode_json_with_codec(protocol.encode_launch_message(action.message)))
         elif isinstance(action, actions.SetTimer):
             self._set_timer(action.at, now)
         elif isinstance(action, actions.Connect):

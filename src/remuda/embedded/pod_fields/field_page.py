@@ -9,7 +9,13 @@ from typing import Final
 import msgspec
 
 from remuda.embedded.apiserver.patching.patch_schema import PatchSchema, builtin_kind_schema
-from remuda.embedded.pod_fields.field_table import POD_FIELDS, FieldClaim, PodField, find_pod_field, table_path
+from remuda.embedded.pod_fields.field_table import (
+    POD_FIELDS,
+    FieldClaim,
+    PodField,
+    find_pod_field,
+    pod_field_table_path,
+)
 
 BEGIN: Final = "<!-- pod fields: written by tools/render-pod-fields -->"
 END: Final = "<!-- end of pod fields -->"
@@ -37,7 +43,7 @@ def render_pod_field_table() -> str:
     below: dict[str, list[str]] = {}
     for path in pod_schema_paths():
         field = find_pod_field(path)
-        if field is not None and not field.is_section and path == table_path(path):
+        if field is not None and not field.is_section and path == pod_field_table_path(path):
             below.setdefault(field.path, []).append(path.removeprefix(field.path).removeprefix("."))
     rows: dict[PodField, list[str]] = {}
     for path in sorted(below, key=lambda path: (path.startswith(("containers[]", "volumes[]")), path)):

@@ -357,14 +357,14 @@ POD_FIELDS: Final[dict[str, PodField]] = {
 }
 
 
-def table_path(path: str) -> str:
+def pod_field_table_path(path: str) -> str:
     """Where the table speaks of a place: init containers are judged like containers."""
     return f"containers[]{path.removeprefix('initContainers[]')}" if path.startswith("initContainers[]") else path
 
 
 def find_pod_field(path: str) -> PodField | None:
     """The entry that decides about a place of the schema: its own, or that of the nearest place above it that is no section."""
-    path = table_path(path)
+    path = pod_field_table_path(path)
     own = POD_FIELDS.get(path)
     while own is None and "." in path:
         path = path.rpartition(".")[0]

@@ -16,7 +16,7 @@ from remuda.api.checkpoint_volume import with_checkpoint_mount
 from remuda.api.meta import JsonObject, Resource
 from remuda.api.names import GROUP
 from remuda.api.training import VOLUME_PATH
-from remuda.embedded.pod_fields.field_table import NOT_MOUNTED, POD_FIELDS, FieldClaim, PodField, table_path
+from remuda.embedded.pod_fields.field_table import NOT_MOUNTED, POD_FIELDS, FieldClaim, PodField, pod_field_table_path
 
 MAX_WARNINGS: Final = 16  # clients read a bounded number of headers
 _MAX_WORD: Final = 80  # of what the user wrote and we repeat
@@ -67,13 +67,13 @@ def judge_pod_spec(spec: Any, host: PodHost, at: str = "spec") -> list[FieldFind
     return list(found.values())
 
 
-def runs_as_processes(spec: JsonObject, host: PodHost) -> bool:
+def is_pod_judged_as_processes(spec: JsonObject, host: PodHost) -> bool:
     """A pod with a container that names no command is simulated as a whole."""
     containers = [c for field in ("initContainers", "containers") for c in _objects_in(spec.get(field))]
     return not host.is_simulated and all(c.get("command") for c in containers)
 
 
-def carries_pods(resource: Resource) -> bool:
+def kind_has_pod_fields(resource: Resource) -> bool:
     """A pod, or a kind whose objects have templates of pods."""
     return (resource.group, resource.plural) in _WITH_PODS
 
@@ -110,7 +110,7 @@ def refused_pod_fields(
 
 def pod_field_warnings(resource: Resource, body: JsonObject, old: JsonObject | None, host: PodHost) -> list[str]:
     """The Warning headers for an object that was written; none when its spec stayed as it was."""
-    if not carries_pods(resource) or (old is not None and old.get("spec") == body.get("spec")):
+    if not kind_has_pod_fields(resource) or (old is not None and old.get("spec") == body.get("spec")):
         return []
     said: list[str] = []
     for at, spec in pod_specs_in(resource, body):
@@ -155,7 +155,7 @@ class _PodLook:
 
     def __init__(self, spec: JsonObject, host: PodHost) -> None:
         self.host = host
-        self.is_process = runs_as_processes(spec, host)
+        self.is_process = is_pod_judged_as_processes(spec, host)
         self.volumes = {str(v.get("name")): v for v in _objects_in(spec.get("volumes"))}
 
     def findings(self, value: JsonObject, path: str, at: str) -> _Found:
@@ -165,13 +165,13 @@ class _PodLook:
             if isinstance(below, list):
                 for index, item in enumerate(below):
                     yield from self._place(item, f"{here}[]", f"{there}[{index}]", value)
-            elif isinstance(below, dict) and f"{table_path(here)}{{}}" in POD_FIELDS:
+            elif isinstance(below, dict) and f"{pod_field_table_path(here)}{{}}" in POD_FIELDS:
                 yield from self._place(below, f"{here}{{}}", there, value)
             elif below is not None:
                 yield from self._place(below, here, there, value)
 
     def _place(self, value: Any, path: str, at: str, beside: JsonObject) -> _Found:
-        field = POD_FIELDS.get(table_path(path))
+        field = POD_FIELDS.get(pod_field_table_path(path))
         if field is None:
             return  # no field of a pod: the schema's to judge
         if field.is_section:

@@ -45,7 +45,7 @@ NOBODY = Identity()
 FileMark = tuple[int, int, int]
 
 
-def file_mark(path: Path) -> FileMark | None:
+def credential_file_mark(path: Path) -> FileMark | None:
     """Changes whenever the file does: a new file under the name (also behind a link), a new size or time. None: not there."""
     try:
         found = os.stat(path)
@@ -63,7 +63,7 @@ class ReloadedFile:
         self._content = b""
 
     def read(self) -> bytes:
-        mark = file_mark(self.path)
+        mark = credential_file_mark(self.path)
         if mark is not None and mark != self._mark:
             try:
                 content = self.path.read_bytes()
@@ -125,10 +125,10 @@ async def obtain_plugin_credential(
         said = " ".join(ran.stderr.decode(errors="replace").split())[-_SHOWN:]
         fix = "Run it by hand; perhaps you have to log in again."
         raise _plugin_refused(plugin, access, f"ended with {ran.code}" + (f": {said}" if said else ""), fix)
-    return parse_plugin_credential(plugin, access, ran.stdout, now)
+    return parse_exec_plugin_credential(plugin, access, ran.stdout, now)
 
 
-def parse_plugin_credential(plugin: ExecPlugin, access: Access, output: bytes, now: float) -> PluginCredential:
+def parse_exec_plugin_credential(plugin: ExecPlugin, access: Access, output: bytes, now: float) -> PluginCredential:
     try:
         found = decode(_ExecCredential, output)
     except msgspec.MsgspecError as error:

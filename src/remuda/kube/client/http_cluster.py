@@ -42,7 +42,7 @@ from remuda.kube.client.rest_paths import (
     rest_path,
 )
 from remuda.kube.client.transport import Request, Transport, TransportOptions
-from remuda.kube.client.watch import follow_watch, read_http_object, read_http_object_meta
+from remuda.kube.client.watch import follow_watch, read_rest_object, read_rest_object_meta
 from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
 from remuda.kube.runtime.backoff import Jitter
 
@@ -88,7 +88,7 @@ class HttpCluster:
     # Reading.
 
     async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
-        return read_http_object(kind, await self._call("GET", rest_object_path(kind.resource, namespace, name)))
+        return read_rest_object(kind, await self._call("GET", rest_object_path(kind.resource, namespace, name)))
 
     async def list(
         self,
@@ -177,13 +177,13 @@ class HttpCluster:
         namespace, _ = _rest_object_address(body)
         if kind.resource.namespaced and not namespace:
             raise BadRequest("an empty namespace may not be set during creation; set metadata.namespace")
-        return read_http_object(
+        return read_rest_object(
             kind, await self._call("POST", rest_path(kind.resource, namespace), _body_with_type(kind, body))
         )
 
     async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
         path = rest_object_path(kind.resource, *_rest_object_address(body), subresource)
-        return read_http_object(kind, await self._call("PUT", path, _body_with_type(kind, body)))
+        return read_rest_object(kind, await self._call("PUT", path, _body_with_type(kind, body)))
 
     async def patch(
         self,
@@ -206,7 +206,7 @@ class HttpCluster:
             if when.uid:
                 raise Conflict(f"{error.message}: the object was replaced meanwhile") from error
             raise
-        return read_http_object(kind, answer)
+        return read_rest_object(kind, answer)
 
     async def delete(
         self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
@@ -264,9 +264,9 @@ def _readable_rest_of_page(kind: type[K], body: bytes, error: Exception, unreada
     found: Objects[K] = []
     for item in page.items:
         try:
-            found.append(read_http_object(kind, bytes(item)))
+            found.append(read_rest_object(kind, bytes(item)))
         except Undecodable as culprit:
-            meta = read_http_object_meta(bytes(item))
+            meta = read_rest_object_meta(bytes(item))
             if meta is None:
                 raise
             log.error("api.unreadable", kind=kind.resource.kind, message=culprit.message)
@@ -278,7 +278,7 @@ def _undecodable_item_error(kind: type[KObject], body: bytes, error: Exception) 
     """The exception that names the object at fault."""
     try:
         for item in decode(Untyped, body).items:
-            read_http_object(kind, bytes(item))
+            read_rest_object(kind, bytes(item))
     except Undecodable as found:
         return found
     except msgspec.MsgspecError:

@@ -24,7 +24,7 @@ from remuda.api.errors import (
     StatusCause,
     TooManyRequests,
     Unavailable,
-    error_from_status,
+    api_error_from_status,
 )
 
 _SHOWN = 200  # characters of a body that is not a Status
@@ -87,7 +87,7 @@ def api_error_of_status(answer: Status) -> ApiError:
         return _BY_CODE.get(answer.code, ApiError)(message, code=answer.code)
     if answer.code == 422 and any(cause.field == "metadata.uid" for cause in _status_causes(answer)):
         return Replaced(message)
-    return error_from_status(answer)
+    return api_error_from_status(answer)
 
 
 class Replaced(Invalid):
@@ -113,7 +113,7 @@ def retry_after_s(code: int, headers: Mapping[str, str]) -> float | None:
 _WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
-def warning_text(header: str) -> str:
+def api_warning_of_answer_header(header: str) -> str:
     """What a Warning header of an API server says (`299 - "..."`); "" for one of another kind."""
     match = _WARNING.match(header)
     return re.sub(r"\\(.)", r"\1", match[1]) if match is not None else ""

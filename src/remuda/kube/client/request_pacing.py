@@ -60,7 +60,7 @@ class RequestFailure(msgspec.Struct, frozen=True):
     asked_s: float | None = None
 
 
-def next_retry_wait(
+def http_request_retry_wait(
     patience: Patience, failure: RequestFailure, failures: int, *, is_read: bool, jitter: Jitter = no_jitter
 ) -> float | None:
     """Seconds to wait after the n-th failure in a row (n >= 1) of one request; None = give it up."""

@@ -144,7 +144,7 @@ _UNIX_PATH_LIMIT = 107
 
 
 @contextmanager
-def reachable_http_socket_path(path: Path) -> Iterator[str]:
+def rest_socket_path_within_limit(path: Path) -> Iterator[str]:
     """A form of a unix socket's path that fits the kernel's limit, good while the context is open.
 
     The limit is on the text, not on the depth: an open directory gives a short text for any directory.

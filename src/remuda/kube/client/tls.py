@@ -18,7 +18,7 @@ from pathlib import Path
 
 from remuda.api.errors import Refusal
 from remuda.kube.client.access import Tls
-from remuda.kube.client.credentials import file_mark
+from remuda.kube.client.credentials import credential_file_mark
 
 
 class TlsContexts:
@@ -32,7 +32,7 @@ class TlsContexts:
 
     def context(self, cert: bytes = b"", key: bytes = b"") -> ssl.SSLContext:
         """`cert` and `key`: PEM from an exec plugin, instead of the configured ones."""
-        made_of = ([file_mark(path) for path in self._files], cert, key)
+        made_of = ([credential_file_mark(path) for path in self._files], cert, key)
         if self._context is None or made_of != self._built_of:
             try:
                 self._context = build_tls_context(self._tls, cert, key)

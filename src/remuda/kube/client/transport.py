@@ -30,9 +30,20 @@ from remuda import __version__
 from remuda.api.errors import ApiError, Refusal, Unavailable
 from remuda.kube.client.access import Access
 from remuda.kube.client.credentials import Credentials, Identity
-from remuda.kube.client.http_errors import Unauthorized, api_error_of_answer, retry_after_s, warning_text
-from remuda.kube.client.request_pacing import Patience, Rate, RequestFailure, RequestTokenBucket, next_retry_wait
-from remuda.kube.client.rest_paths import JSON, reachable_http_socket_path
+from remuda.kube.client.http_errors import (
+    Unauthorized,
+    api_error_of_answer,
+    api_warning_of_answer_header,
+    retry_after_s,
+)
+from remuda.kube.client.request_pacing import (
+    Patience,
+    Rate,
+    RequestFailure,
+    RequestTokenBucket,
+    http_request_retry_wait,
+)
+from remuda.kube.client.rest_paths import JSON, rest_socket_path_within_limit
 from remuda.kube.client.tls import TlsContexts
 from remuda.kube.runtime.backoff import Jitter
 
@@ -192,7 +203,7 @@ class Transport:
                 raise error
             failures += 1
             is_repeatable = request.method == "GET" and self._uds is None
-            wait_s = next_retry_wait(
+            wait_s = http_request_retry_wait(
                 self.options.patience, failure, failures, is_read=is_repeatable, jitter=self.jitter
             )
             if wait_s is None:
@@ -248,7 +259,7 @@ class Transport:
                 asked_s = retry_after_s(response.status, response.headers)
                 raise _Refused(response.status, await response.read(), asked_s)
         for header in response.headers.getall("Warning", ()):
-            if text := warning_text(header):
+            if text := api_warning_of_answer_header(header):
                 self.warn(text)
         return response
 
@@ -265,7 +276,7 @@ class Transport:
                 connector = _RememberingConnector(self._connections, limit=0, keepalive_timeout=_IDLE_S)
             else:
                 connector = aiohttp.UnixConnector(
-                    self._resources.enter_context(reachable_http_socket_path(self._uds)), limit=0
+                    self._resources.enter_context(rest_socket_path_within_limit(self._uds)), limit=0
                 )
             self._session = aiohttp.ClientSession(
                 connector=connector,

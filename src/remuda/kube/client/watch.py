@@ -97,7 +97,7 @@ def read_watch_event(kind: type[K], line: bytes) -> WatchEvent[K]:
     except msgspec.MsgspecError as error:
         raise Undecodable(f"the watch of {kind.resource.plural} cannot be read: {error}") from None
     try:
-        obj = read_http_object(kind, body)
+        obj = read_rest_object(kind, body)
     except Undecodable as culprit:
         return _unreadable_watch_event(kind, event.type, body, culprit)
     return WatchEvent(event.type, obj.metadata.resource_version, obj)
@@ -106,7 +106,7 @@ def read_watch_event(kind: type[K], line: bytes) -> WatchEvent[K]:
 def _unreadable_watch_event(kind: type[K], type_: str, body: bytes, culprit: Undecodable) -> WatchEvent[K]:
     """The watch goes on past an object that does not fit its kind: whoever follows keeps what could be read of it last. When
     it is deleted there is nothing to tell it by, so they have to list anew."""
-    meta = read_http_object_meta(body)
+    meta = read_rest_object_meta(body)
     if meta is None or not meta.resource_version:
         raise culprit
     log.error("api.unreadable", kind=kind.resource.kind, message=culprit.message)
@@ -115,7 +115,7 @@ def _unreadable_watch_event(kind: type[K], type_: str, body: bytes, culprit: Und
     return WatchEvent("BOOKMARK", meta.resource_version, None)
 
 
-def read_http_object_meta(body: bytes) -> ObjectMeta | None:
+def read_rest_object_meta(body: bytes) -> ObjectMeta | None:
     """Who an object is, when at least that can be read."""
     try:
         meta = decode(Named, body).metadata
@@ -124,7 +124,7 @@ def read_http_object_meta(body: bytes) -> ObjectMeta | None:
     return meta if meta.name else None
 
 
-def read_http_object(kind: type[K], body: bytes) -> K:
+def read_rest_object(kind: type[K], body: bytes) -> K:
     try:
         return decode(kind, body)
     except msgspec.MsgspecError as error:
@@ -132,7 +132,7 @@ def read_http_object(kind: type[K], body: bytes) -> K:
 
 
 def _undecodable_object(kind: type[KObject], body: bytes, error: Exception) -> Undecodable:
-    meta = read_http_object_meta(body)
+    meta = read_rest_object_meta(body)
     if meta is None:
         return Undecodable(f"a {kind.resource.kind} cannot be read: {error}")
     place = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name

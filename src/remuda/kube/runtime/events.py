@@ -28,7 +28,7 @@ from remuda.api.kubernetes.event_v1 import (
     Event,
     EventSource,
     ObjectReference,
-    kubernetes_object_reference,
+    event_v1_object_reference,
 )
 from remuda.api.meta import JsonObject, KObject, to_time
 from remuda.kube.client.request_pacing import Rate, RequestTokenBucket
@@ -165,7 +165,7 @@ class EventRecorder:
 
     def note(self, obj: KObject, source: EventSource, type_: str, reason: str, message: str) -> None:
         if self._book.add(
-            EventNote(kubernetes_object_reference(obj), source, type_, reason, message[:_LONGEST_MESSAGE]),
+            EventNote(event_v1_object_reference(obj), source, type_, reason, message[:_LONGEST_MESSAGE]),
             self._clock(),
         ):
             self._noted.set()

@@ -20,7 +20,7 @@ import structlog
 from remuda.api.errors import ApiError, Expired
 from remuda.api.meta import KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
-from remuda.kube.cluster import NO_FIELDS, Cluster, list_pages
+from remuda.kube.cluster import NO_FIELDS, Cluster, list_pages_of_any_cluster
 from remuda.kube.runtime.backoff import Backoff, Jitter, no_jitter
 
 K = TypeVar("K", bound=KObject)
@@ -160,7 +160,7 @@ class Informer(Generic[K]):
         changed: dict[Name, K] = {}
         since = ""
         cluster, labels, fields = self._cluster, self._labels, self._fields
-        async for page in list_pages(cluster, self.kind, self._namespace, labels=labels, fields=fields):
+        async for page in list_pages_of_any_cluster(cluster, self.kind, self._namespace, labels=labels, fields=fields):
             for obj in page.items:
                 name = informer_key(obj)
                 old = self._cache.get(name)

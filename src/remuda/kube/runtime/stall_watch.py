@@ -31,10 +31,12 @@ async def watch_loop_lag(stalls: OwnStalls, clock: Callable[[], float], part: st
     stalls.expect(LOOP, LOOP_LATE_S, clock())
     while True:
         await asyncio.sleep(LOOK_S)
-        prove_hearing(stalls, LOOP, clock(), part)
+        prove_stall_watch_hearing(stalls, LOOP, clock(), part)
 
 
-async def watch_api_writes(stalls: OwnStalls, cluster: Cluster, clock: Callable[[], float], part: str) -> None:
+async def watch_api_writes_for_stalls(
+    stalls: OwnStalls, cluster: Cluster, clock: Callable[[], float], part: str
+) -> None:
     """Until cancelled."""
     stalls.expect(API, API_LATE_S, clock())
     is_lost = False
@@ -48,11 +50,11 @@ async def watch_api_writes(stalls: OwnStalls, cluster: Cluster, clock: Callable[
             is_lost = True
         else:
             is_lost = False
-            prove_hearing(stalls, API, clock(), part)
+            prove_stall_watch_hearing(stalls, API, clock(), part)
         await asyncio.sleep(WRITE_S)
 
 
-def prove_hearing(stalls: OwnStalls, proof: str, now: float, part: str) -> None:
+def prove_stall_watch_hearing(stalls: OwnStalls, proof: str, now: float, part: str) -> None:
     deaf_s = stalls.proved(proof, now)
     if deaf_s:
         log.warning("stalls.deaf", part=part, proof=proof, seconds=round(deaf_s, 1), so="countdowns begin anew")

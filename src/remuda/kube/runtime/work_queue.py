@@ -23,7 +23,7 @@ Key = TypeVar("Key", bound=Hashable)
 LONGEST_WAIT_S = 86_400.0
 
 
-def namespace_of_key(key: Hashable) -> Hashable:
+def work_queue_key_namespace(key: Hashable) -> Hashable:
     """Keys are (namespace, name, ...), or a plain name of something that belongs to nobody."""
     return key[0] if isinstance(key, tuple) and key else ""
 
@@ -34,7 +34,7 @@ class WorkQueue(Generic[Key]):
         *,
         backoff: Backoff = Backoff(),  # noqa: B008 - an immutable value
         jitter: Jitter = no_jitter,
-        turn_of: Callable[[Key], Hashable] = namespace_of_key,
+        turn_of: Callable[[Key], Hashable] = work_queue_key_namespace,
     ) -> None:
         self._backoff = backoff
         self._jitter = jitter

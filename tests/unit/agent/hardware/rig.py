@@ -15,7 +15,7 @@ import pytest
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.hardware.driver_process import DriverChild
 from remuda.api.devices import Signal
-from remuda.core.devices.fault_codes import classify_fault
+from remuda.core.devices.fault_codes import classify_device_fault_code
 from tests.builders.waiting import PATIENCE_S
 
 SOURCE = Path(__file__).parents[3] / "nvml" / "fake_nvml.c"
@@ -51,7 +51,7 @@ class Ears:
 
     @property
     def codes(self) -> list[tuple[str, str]]:
-        return [(d, s.code) for d, s in self.heard if not classify_fault(s.source, s.code).retracts]
+        return [(d, s.code) for d, s in self.heard if not classify_device_fault_code(s.source, s.code).retracts]
 
     @property
     def all_codes(self) -> list[tuple[str, str]]:

@@ -8,13 +8,13 @@ from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
 from remuda.api.meta import to_time
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 
 NOW = 1_700_000_000.0
 
 
 def a_backend() -> FakeBackend:
-    return FakeBackend(load_machine_model("dgx-h100"), "node-01", lambda: NOW)
+    return FakeBackend(load_built_in_machine_model("dgx-h100"), "node-01", lambda: NOW)
 
 
 def test_it_has_the_devices_of_its_model() -> None:

@@ -13,7 +13,7 @@ from remuda.agent.hardware.sysfs import SysfsBackend
 from remuda.agent.hardware.vendor_backends import NvmlBackend
 from remuda.api.errors import Refusal
 from remuda.core.devices.kernel_log import KernelLogCursor
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from tests.unit.agent.hardware.rig import Clock, Ears, Library
 from tests.unit.agent.hardware.test_dcgm import Exporter, a_sample, served_exporter  # noqa: F401
 from tests.unit.agent.hardware.test_kernel_log_reader import an_xid
@@ -55,7 +55,7 @@ async def test_the_kernels_log_is_read_beside_fake_devices_too(tmp_path: Path, c
     root = a_root(tmp_path)
     (tmp_path / "state").mkdir()
     os.mkfifo(root / "dev/kmsg")
-    model = load_machine_model("dgx-h100")
+    model = load_built_in_machine_model("dgx-h100")
     config = NodeHardwareConfig("node-01", tmp_path / "state", "fake", model, root=root)
     sources = await open_hardware_sources(config, clock)
     try:
@@ -72,7 +72,7 @@ async def test_the_kernels_log_is_read_beside_fake_devices_too(tmp_path: Path, c
 
 async def test_an_exporter_is_read_beside_fake_devices_too(tmp_path: Path, clock: Clock, exporter: Exporter) -> None:
     (tmp_path / "state").mkdir()
-    model = load_machine_model("dgx-h100")
+    model = load_built_in_machine_model("dgx-h100")
     config = NodeHardwareConfig("node-01", tmp_path / "state", "fake", model, kmsg=False, dcgm_port=exporter.port)
     sources = await open_hardware_sources(config, clock)
     try:

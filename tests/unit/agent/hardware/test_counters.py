@@ -12,8 +12,8 @@ from remuda.agent.hardware.counters import (
     Counters,
     KnownCounters,
     LinkReading,
-    step_counters,
     throttle_words,
+    update_hardware_counters,
 )
 from remuda.core.devices.fault_codes import fault_table
 
@@ -30,7 +30,7 @@ class Device:
 
     def reads(self, after_s: float = 5.0, **fields: Any) -> list[str]:
         self.now += after_s
-        self.known, findings = step_counters(self.known, self.now, Counters(**fields), LIMITS)
+        self.known, findings = update_hardware_counters(self.known, self.now, Counters(**fields), LIMITS)
         return [f.code for f in findings]
 
     def settled(self, **fields: Any) -> Device:

@@ -16,7 +16,7 @@ from remuda.agent.hardware.counters import CounterLimits, Counters
 from remuda.agent.hardware.dcgm import XID, DcgmReading, DcgmSource, fetch_dcgm_page, parse_dcgm_samples, read_dcgm_page
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.errors import Refusal
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from tests.unit.agent.hardware.rig import Clock, Ears
 
 
@@ -62,7 +62,7 @@ def served_exporter() -> Iterator[Exporter]:
 
 @pytest.fixture
 def backend(clock: Clock) -> FakeBackend:
-    return FakeBackend(load_machine_model("dgx-h100"), "node-01", clock)
+    return FakeBackend(load_built_in_machine_model("dgx-h100"), "node-01", clock)
 
 
 def a_source(backend: FakeBackend, exporter: Exporter, clock: Clock, **more: object) -> DcgmSource:

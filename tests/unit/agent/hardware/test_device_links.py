@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.agent.hardware.device_links import observed_links
+from remuda.agent.hardware.device_links import observed_hardware_links
 from remuda.api.devices import Observed, ObservedDevice, ObservedLink
 from remuda.core.devices.links import device_pair_class
 from remuda.core.devices.observed_model import machine_model_of
@@ -13,7 +13,7 @@ PCIS = list(IDS)
 
 def test_links_to_switches_join_all() -> None:
     ends = {pci: [{"switch": True, "pci": "0000:fe:00.0"}] * (18 if pci != PCIS[0] else 17) for pci in PCIS}
-    assert observed_links(IDS, ends, []) == (ObservedLink("nv17", list(IDS.values())),)
+    assert observed_hardware_links(IDS, ends, []) == (ObservedLink("nv17", list(IDS.values())),)
 
 
 def test_links_to_devices_join_two_and_are_counted_once() -> None:
@@ -22,14 +22,14 @@ def test_links_to_devices_join_two_and_are_counted_once() -> None:
         PCIS[1]: [{"switch": False, "pci": PCIS[0]}] * 2,
         PCIS[2]: [{"switch": False, "pci": "0000:aa:00.0"}],
     }
-    assert observed_links(IDS, ends, []) == (ObservedLink("nv2", ["gpu-0", "gpu-1"]),)
-    assert observed_links(IDS, ends, [], "xgmi") == (ObservedLink("xgmi", ["gpu-0", "gpu-1"]),)
+    assert observed_hardware_links(IDS, ends, []) == (ObservedLink("nv2", ["gpu-0", "gpu-1"]),)
+    assert observed_hardware_links(IDS, ends, [], "xgmi") == (ObservedLink("xgmi", ["gpu-0", "gpu-1"]),)
 
 
 def test_a_node_of_no_known_make_is_as_near_as_its_driver_says() -> None:
     a, b, c, d = PCIS
     pairs = [[a, b, "PIX"], [a, c, "PXB"], [b, c, "PXB"], [a, d, "PHB"], [b, d, "PHB"], [c, d, "PHB"]]
-    links = observed_links(IDS, {}, pairs)
+    links = observed_hardware_links(IDS, {}, pairs)
     assert ObservedLink("PIX", ["gpu-0", "gpu-1"]) in links
     observed = Observed(devices=[ObservedDevice(id=i, type="H100") for i in IDS.values()], links=list(links))
     model = machine_model_of(observed)

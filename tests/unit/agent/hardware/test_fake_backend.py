@@ -8,18 +8,18 @@ import pytest
 
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.errors import Refusal
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from tests.unit.agent.hardware.rig import Clock, Ears
 
 
 @pytest.fixture
 def backend(clock: Clock) -> FakeBackend:
-    return FakeBackend(load_machine_model("dgx-h100"), "node-01", clock)
+    return FakeBackend(load_built_in_machine_model("dgx-h100"), "node-01", clock)
 
 
 async def test_uuids_and_addresses_follow_from_node_and_index(backend: FakeBackend, clock: Clock) -> None:
-    again = FakeBackend(load_machine_model("dgx-h100"), "node-01", clock)
-    other = FakeBackend(load_machine_model("dgx-h100"), "node-02", clock)
+    again = FakeBackend(load_built_in_machine_model("dgx-h100"), "node-01", clock)
+    other = FakeBackend(load_built_in_machine_model("dgx-h100"), "node-02", clock)
     assert [(d.uuid, d.pci) for d in backend.inventory()] == [(d.uuid, d.pci) for d in again.inventory()]
     assert not {d.uuid for d in backend.inventory()} & {d.uuid for d in other.inventory()}
     assert len({d.pci for d in backend.inventory()}) == 8
@@ -28,7 +28,7 @@ async def test_uuids_and_addresses_follow_from_node_and_index(backend: FakeBacke
 
 
 async def test_row_13_it_can_boot_with_seven_of_eight(clock: Clock) -> None:
-    backend = FakeBackend(load_machine_model("dgx-h100"), "node-01", clock, missing=[5])
+    backend = FakeBackend(load_built_in_machine_model("dgx-h100"), "node-01", clock, missing=[5])
     ears = Ears(backend)
     assert sorted(ears.codes) == [("", "devices-missing"), ("gpu-5", "device-missing")]
     assert "gpu-5" in ears.message("", "devices-missing")
@@ -146,7 +146,7 @@ async def test_slices(backend: FakeBackend) -> None:
     with pytest.raises(Refusal, match="UnknownDevice"):
         await backend.apply_slices("gpu-6", [])  # it is not there
     with pytest.raises(Refusal, match="MigNotSupported"):
-        await FakeBackend(load_machine_model("l40s-4x-pcie"), "n", Clock()).apply_slices("gpu-0", ["1g.10gb"])
+        await FakeBackend(load_built_in_machine_model("l40s-4x-pcie"), "n", Clock()).apply_slices("gpu-0", ["1g.10gb"])
 
 
 async def test_a_reboot_forgets_what_a_machine_forgets(backend: FakeBackend) -> None:

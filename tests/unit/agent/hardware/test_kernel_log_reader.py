@@ -14,7 +14,7 @@ from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.agent.hardware.kernel_log_reader import KmsgSource
 from remuda.api.meta import to_seconds
 from remuda.core.devices.kernel_log import KernelLogCursor
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from tests.unit.agent.hardware.rig import NOW, Clock, Ears
 
 UPTIME = 5000.0
@@ -31,7 +31,7 @@ def an_xid(seq: int, pci: str, code: int, **more: float) -> str:
 
 @pytest.fixture
 def backend(clock: Clock) -> FakeBackend:
-    return FakeBackend(load_machine_model("dgx-h100"), "node-01", clock)
+    return FakeBackend(load_built_in_machine_model("dgx-h100"), "node-01", clock)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from remuda.agent.hardware.counters import CounterLimits
 from remuda.agent.hardware.hardware_backend import HardwareConfig
 from remuda.agent.hardware.vendor_backends import NvmlBackend
 from remuda.api.errors import Refusal
-from remuda.core.devices.machine_models import load_machine_model
+from remuda.core.devices.machine_models import load_built_in_machine_model
 from tests.unit.agent.hardware.rig import Clock, Ears, Library
 
 Make = Callable[..., Awaitable[NvmlBackend]]
@@ -27,7 +27,7 @@ async def make(tmp_path: Path, library: Library, clock: Clock, monkeypatch: pyte
     async def make(*, model: str = "dgx-h100", poll_s: float = 3600.0) -> NvmlBackend:
         config = HardwareConfig(
             "node-01",
-            load_machine_model(model) if model else None,
+            load_built_in_machine_model(model) if model else None,
             tmp_path / "ids.json",
             poll_s=poll_s,
             limits=CounterLimits(hold_s=0.0),

@@ -9,14 +9,14 @@ from remuda.agent.launchers.barrier_orders import (
     CANNOT_WRITE,
     LauncherOrders,
     checkpoint_dir_for_launchers,
-    members_by_launcher_uid,
-    plan_launcher_orders,
+    launcher_registry_roster,
+    plan_launcher_barrier_orders,
 )
 from remuda.agent.launchers.launcher_state import (
     LauncherRecord,
     change_launcher,
-    fence_launcher,
     launcher_disconnected,
+    launcher_state_after_fence,
     receive_launcher_message,
 )
 from remuda.api.meta import to_time
@@ -33,7 +33,7 @@ RUNNING_2: list[ToAgent] = [hello(), ready(2), running(2)]
 
 
 def order(job: TrainingJob | None, launcher: LauncherRecord) -> LauncherOrders:
-    return plan_launcher_orders(job, launcher, a_site(), NOW)
+    return plan_launcher_barrier_orders(job, launcher, a_site(), NOW)
 
 
 def stop(attempt: int, rank: int | None = 0, directory: str | None = "/ckpt") -> Stop:
@@ -173,12 +173,12 @@ def test_another_rank_in_the_same_attempt_takes_the_ready_back() -> None:
 
 
 def test_without_a_look_at_the_directory_nothing_starts() -> None:
-    orders = plan_launcher_orders(OPEN_2, heard(*READY_2), a_site(fault=None), NOW)
+    orders = plan_launcher_barrier_orders(OPEN_2, heard(*READY_2), a_site(fault=None), NOW)
     assert orders == LauncherOrders(heard(*READY_2), check=True)
 
 
 def test_a_directory_that_cannot_be_written_fails_in_the_child_s_place() -> None:
-    orders = plan_launcher_orders(OPEN_2, heard(*READY_2), a_site(fault="/ckpt cannot be written."), NOW)
+    orders = plan_launcher_barrier_orders(OPEN_2, heard(*READY_2), a_site(fault="/ckpt cannot be written."), NOW)
     assert orders.message is None
     assert orders.transition
     report = orders.launcher.report
@@ -190,11 +190,13 @@ def test_a_directory_that_cannot_be_written_fails_in_the_child_s_place() -> None
 
 
 def test_simulated_pods_write_nowhere() -> None:
-    assert plan_launcher_orders(OPEN_2, heard(*READY_2, simulated=True), a_site(fault=None), NOW).message == start(2)
+    assert plan_launcher_barrier_orders(
+        OPEN_2, heard(*READY_2, simulated=True), a_site(fault=None), NOW
+    ).message == start(2)
 
 
 def test_a_launcher_that_missed_the_fence_gets_it() -> None:
-    launcher = fence_launcher(launcher_disconnected(heard(*RUNNING_1), NOW), NOW)
+    launcher = launcher_state_after_fence(launcher_disconnected(heard(*RUNNING_1), NOW), NOW)
     launcher = receive_launcher_message(launcher, hello("running", 1), NOW).launcher
     orders = order(a_job(1, "Open"), launcher)
     assert orders.message == Fence()
@@ -205,7 +207,7 @@ def test_a_launcher_that_missed_the_fence_gets_it() -> None:
 
 
 def test_a_fenced_attempt_is_never_started() -> None:
-    launcher = fence_launcher(heard(*RUNNING_2), NOW)
+    launcher = launcher_state_after_fence(heard(*RUNNING_2), NOW)
     assert order(OPEN_2, launcher).message is None
 
 
@@ -214,17 +216,17 @@ def test_a_fenced_attempt_is_never_started() -> None:
 
 def test_roster_is_indexed_once_per_member_list() -> None:
     job = a_job(1, members=["a", "b"])
-    assert members_by_launcher_uid(job) is members_by_launcher_uid(job)
-    assert sorted(members_by_launcher_uid(job)) == ["a", "b"]
-    assert sorted(members_by_launcher_uid(a_job(1, members=["c"]))) == ["c"]
-    assert sorted(members_by_launcher_uid(job)) == ["a", "b"]
+    assert launcher_registry_roster(job) is launcher_registry_roster(job)
+    assert sorted(launcher_registry_roster(job)) == ["a", "b"]
+    assert sorted(launcher_registry_roster(a_job(1, members=["c"]))) == ["c"]
+    assert sorted(launcher_registry_roster(job)) == ["a", "b"]
 
 
 def test_many_jobs_do_not_fill_the_memory() -> None:
     from remuda.agent.launchers import barrier_orders
 
     for number in range(1000):
-        assert sorted(members_by_launcher_uid(a_job(name=f"job-{number}"))) == ["a"]
+        assert sorted(launcher_registry_roster(a_job(name=f"job-{number}"))) == ["a"]
     assert len(barrier_orders._rosters) <= barrier_orders._ROSTERS
 
 

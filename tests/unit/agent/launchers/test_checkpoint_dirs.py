@@ -19,7 +19,7 @@ async def test_a_directory_that_hangs_takes_nobody_elses_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away, back, looks = str(tmp_path / "away"), threading.Event(), list[str]()
-    look_at = checkpoint_dirs.checkpoint_dir_fault
+    look_at = checkpoint_dirs.launcher_checkpoint_dir_fault
 
     def hang(directory: str) -> str:
         looks.append(directory)
@@ -27,7 +27,7 @@ async def test_a_directory_that_hangs_takes_nobody_elses_thread(
             back.wait(PATIENCE_S)
         return look_at(directory)
 
-    monkeypatch.setattr(checkpoint_dirs, "checkpoint_dir_fault", hang)
+    monkeypatch.setattr(checkpoint_dirs, "launcher_checkpoint_dir_fault", hang)
     answers = list[int]()
     dirs = CheckpointDirs(lambda: answers.append(len(looks)))
     try:

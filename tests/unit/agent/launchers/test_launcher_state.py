@@ -7,12 +7,12 @@ import pytest
 from remuda.agent.launchers import launcher_state as records
 from remuda.agent.launchers.launcher_state import (
     LauncherRecord,
-    fence_launcher,
     inherit_launcher,
     launcher_disconnected,
     launcher_gone,
+    launcher_state_after_fence,
+    launcher_state_as_time_passes,
     launcher_stopped,
-    look_at_launcher,
     receive_launcher_message,
 )
 from remuda.api.devices import LauncherReport
@@ -124,9 +124,9 @@ def test_exited_is_not_reported_before_its_code_is_known() -> None:
 
 def test_a_state_whose_details_never_come_is_reported_all_the_same() -> None:
     launcher = receive_launcher_message(a_launcher(), hello("exited", 1), NOW).launcher
-    update, again_at = look_at_launcher(launcher, None, NOW + 1, REJOIN_S)
+    update, again_at = launcher_state_as_time_passes(launcher, None, NOW + 1, REJOIN_S)
     assert (update.transition, again_at) == (False, NOW + REJOIN_S)
-    update, again_at = look_at_launcher(launcher, None, NOW + REJOIN_S, REJOIN_S)
+    update, again_at = launcher_state_as_time_passes(launcher, None, NOW + REJOIN_S, REJOIN_S)
     assert (update.transition, again_at) == (True, None)
     assert words(update.launcher) == ("exited", 1)
 
@@ -177,9 +177,9 @@ def test_a_heartbeat_from_the_future_does_not_block_later_ones() -> None:
 
 def test_a_lost_connection_is_forgiven_for_a_while() -> None:
     launcher = launcher_disconnected(heard(hello(), ready(1), running(1)), NOW)
-    update, again_at = look_at_launcher(launcher, None, NOW + 4.9, REJOIN_S)
+    update, again_at = launcher_state_as_time_passes(launcher, None, NOW + 4.9, REJOIN_S)
     assert (update.transition, again_at) == (False, NOW + REJOIN_S)
-    update, again_at = look_at_launcher(launcher, None, NOW + REJOIN_S, REJOIN_S)
+    update, again_at = launcher_state_as_time_passes(launcher, None, NOW + REJOIN_S, REJOIN_S)
     assert (update.transition, again_at) == (True, None)
     assert words(update.launcher) == ("gone", 1)
     back = receive_launcher_message(update.launcher, hello("running", 1), NOW + 9)
@@ -188,9 +188,12 @@ def test_a_lost_connection_is_forgiven_for_a_while() -> None:
 
 
 def test_silence_means_nothing_for_one_that_never_spoke_or_is_gone() -> None:
-    assert look_at_launcher(a_launcher(), None, NOW + 1e6, REJOIN_S) == (records.LauncherUpdate(a_launcher()), None)
+    assert launcher_state_as_time_passes(a_launcher(), None, NOW + 1e6, REJOIN_S) == (
+        records.LauncherUpdate(a_launcher()),
+        None,
+    )
     dead = launcher_gone(heard(hello()), 1, "", NOW)
-    assert look_at_launcher(dead, None, NOW + 1e6, REJOIN_S) == (records.LauncherUpdate(dead), None)
+    assert launcher_state_as_time_passes(dead, None, NOW + 1e6, REJOIN_S) == (records.LauncherUpdate(dead), None)
 
 
 HANG = Failure(hang_after_seconds=10.0, start_deadline_seconds=100.0)
@@ -203,31 +206,34 @@ def step(launcher: LauncherRecord, number: int, now: float) -> LauncherRecord:
 def test_no_new_step_for_too_long_is_a_hang() -> None:
     launcher = step(heard(hello(), ready(1), running(1)), 5, NOW + 20)
     launcher = step(launcher, 5, NOW + 29)  # alive, but not a new step
-    update, again_at = look_at_launcher(launcher, HANG, NOW + 29, REJOIN_S)
+    update, again_at = launcher_state_as_time_passes(launcher, HANG, NOW + 29, REJOIN_S)
     assert (update.transition, again_at) == (False, NOW + 30)
-    update, again_at = look_at_launcher(launcher, HANG, NOW + 30, REJOIN_S)
+    update, again_at = launcher_state_as_time_passes(launcher, HANG, NOW + 30, REJOIN_S)
     assert (update.transition, again_at) == (True, None)
     assert update.launcher.report is not None
     assert update.launcher.report.hung_since == to_time(NOW + 20)
     assert words(update.launcher) == ("running", 1)
-    assert not look_at_launcher(update.launcher, HANG, NOW + 99, REJOIN_S)[0].transition
+    assert not launcher_state_as_time_passes(update.launcher, HANG, NOW + 99, REJOIN_S)[0].transition
 
 
 def test_a_new_step_ends_the_hang() -> None:
     launcher = step(heard(hello(), ready(1), running(1)), 5, NOW)
-    launcher = look_at_launcher(launcher, HANG, NOW + 10, REJOIN_S)[0].launcher
+    launcher = launcher_state_as_time_passes(launcher, HANG, NOW + 10, REJOIN_S)[0].launcher
     assert not receive_launcher_message(launcher, Heartbeat(1, 5, time=NOW + 11), NOW + 11).transition
     update = receive_launcher_message(launcher, Heartbeat(1, 6, time=NOW + 12), NOW + 12)
     assert update.transition
     assert update.launcher.report is not None
     assert update.launcher.report.hung_since is None
-    assert look_at_launcher(update.launcher, HANG, NOW + 12, REJOIN_S)[1] == NOW + 22
+    assert launcher_state_as_time_passes(update.launcher, HANG, NOW + 12, REJOIN_S)[1] == NOW + 22
 
 
 def test_before_the_first_step_there_is_the_start_deadline() -> None:
     launcher = heard(hello(), ready(1), running(1))
-    assert look_at_launcher(launcher, HANG, NOW + 109, REJOIN_S) == (records.LauncherUpdate(launcher), NOW + 110)
-    update, _ = look_at_launcher(launcher, HANG, NOW + 110, REJOIN_S)
+    assert launcher_state_as_time_passes(launcher, HANG, NOW + 109, REJOIN_S) == (
+        records.LauncherUpdate(launcher),
+        NOW + 110,
+    )
+    update, _ = launcher_state_as_time_passes(launcher, HANG, NOW + 110, REJOIN_S)
     assert update.launcher.report is not None
     assert update.launcher.report.hung_since == to_time(NOW + 100)
 
@@ -235,29 +241,35 @@ def test_before_the_first_step_there_is_the_start_deadline() -> None:
 @pytest.mark.parametrize("messages", [[], [ready(1)], [ready(1), running(1), exited(1, 0)]])
 def test_only_a_running_one_can_hang(messages: list[ToAgent]) -> None:
     launcher = heard(hello(), *messages)
-    assert look_at_launcher(launcher, HANG, NOW + 1e6, REJOIN_S) == (records.LauncherUpdate(launcher), None)
+    assert launcher_state_as_time_passes(launcher, HANG, NOW + 1e6, REJOIN_S) == (
+        records.LauncherUpdate(launcher),
+        None,
+    )
 
 
 def test_hang_detection_is_off_unless_asked_for() -> None:
     launcher = heard(hello(), ready(1), running(1))
-    assert look_at_launcher(launcher, Failure(), NOW + 1e6, REJOIN_S) == (records.LauncherUpdate(launcher), None)
+    assert launcher_state_as_time_passes(launcher, Failure(), NOW + 1e6, REJOIN_S) == (
+        records.LauncherUpdate(launcher),
+        None,
+    )
 
 
 def test_a_new_attempt_starts_with_a_clean_count() -> None:
     launcher = step(heard(hello(), ready(1), running(1)), 50, NOW)
-    launcher = look_at_launcher(launcher, HANG, NOW + 10, REJOIN_S)[0].launcher
+    launcher = launcher_state_as_time_passes(launcher, HANG, NOW + 10, REJOIN_S)[0].launcher
     launcher = receive_launcher_message(launcher, ready(2), NOW + 11).launcher
     launcher = receive_launcher_message(launcher, running(2, NOW + 12), NOW + 12).launcher
     assert launcher.report is not None
     assert launcher.report.hung_since is None
-    assert look_at_launcher(launcher, HANG, NOW + 50, REJOIN_S)[1] == NOW + 12 + 110
+    assert launcher_state_as_time_passes(launcher, HANG, NOW + 50, REJOIN_S)[1] == NOW + 12 + 110
 
 
 # --- fence --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_fenced_launcher_is_parked_and_hears_nothing_of_that_attempt() -> None:
-    launcher = fence_launcher(heard(hello(), ready(2), running(2)), NOW)
+    launcher = launcher_state_after_fence(heard(hello(), ready(2), running(2)), NOW)
     assert words(launcher) == ("parked", 2)
     for late in (running(2), exited(2), Heartbeat(2, 9)):
         assert receive_launcher_message(launcher, late, NOW).launcher == launcher
@@ -266,28 +278,28 @@ def test_a_fenced_launcher_is_parked_and_hears_nothing_of_that_attempt() -> None
 
 def test_a_fence_covers_the_attempt_it_was_being_stopped_for() -> None:
     launcher = records.change_launcher(heard(hello(), ready(2), running(2)), asked=(3, 0, None))
-    launcher = fence_launcher(launcher, NOW)
+    launcher = launcher_state_after_fence(launcher, NOW)
     assert words(launcher) == ("parked", 3)
     assert receive_launcher_message(launcher, ready(3), NOW).launcher == launcher  # was on its way
 
 
 def test_a_fence_covers_what_an_agent_before_this_one_told_it() -> None:
     """It stops for attempt 3, as the agent before asked: the fence makes it deaf to that one, and a ready of it is late."""
-    launcher = fence_launcher(heard(Hello("pod-a", "a", 42, "stopping", 2, floor=3)), NOW)
+    launcher = launcher_state_after_fence(heard(Hello("pod-a", "a", 42, "stopping", 2, floor=3)), NOW)
     assert words(launcher) == ("parked", 3)
     assert receive_launcher_message(launcher, ready(3), NOW).launcher == launcher
 
 
 def test_a_launcher_started_anew_knows_of_no_fence() -> None:
-    launcher = launcher_gone(fence_launcher(heard(hello(), ready(2), running(2)), NOW), 137, "", NOW)
+    launcher = launcher_gone(launcher_state_after_fence(heard(hello(), ready(2), running(2)), NOW), 137, "", NOW)
     launcher = receive_launcher_message(launcher, hello(), NOW).launcher
     assert words(receive_launcher_message(launcher, ready(2), NOW).launcher) == ("ready", 2)
 
 
 def test_an_absent_launcher_is_not_called_parked() -> None:
     launcher = launcher_disconnected(heard(hello(), ready(2), running(2)), NOW)
-    assert words(fence_launcher(launcher, NOW)) == ("running", 2)
-    assert fence_launcher(launcher, NOW).fenced == 2
+    assert words(launcher_state_after_fence(launcher, NOW)) == ("running", 2)
+    assert launcher_state_after_fence(launcher, NOW).fenced == 2
 
 
 @pytest.mark.parametrize(
@@ -302,11 +314,11 @@ def test_an_absent_launcher_is_not_called_parked() -> None:
     ],
 )
 def test_who_may_have_a_child(messages: list[ToAgent], expected: bool) -> None:
-    assert records.launcher_may_have_child(heard(*messages)) is expected
+    assert records.launcher_state_may_have_child(heard(*messages)) is expected
 
 
 def test_one_that_was_just_told_to_start_may_have_a_child() -> None:
-    assert records.launcher_may_have_child(records.change_launcher(heard(hello(), ready(1)), started=1))
+    assert records.launcher_state_may_have_child(records.change_launcher(heard(hello(), ready(1)), started=1))
 
 
 # --- a node that is stopped on purpose ----------------------------------------------------------------------------------

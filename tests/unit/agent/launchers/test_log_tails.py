@@ -11,9 +11,9 @@ import pytest
 from remuda.agent.launchers import log_tails
 from remuda.agent.launchers.log_tails import (
     LauncherPodLogTails,
-    launcher_container,
+    container_running_launcher_process,
     launcher_log_tail,
-    read_launcher_log_window,
+    read_launcher_log_tail_window,
 )
 from remuda.api.codec import from_wire
 from remuda.api.kubernetes.core_v1 import Pod
@@ -73,27 +73,29 @@ def test_it_is_bounded_from_the_front() -> None:
 
 
 def test_the_newest_file_is_read_and_the_one_before_it_when_it_is_short(tmp_path: Path) -> None:
-    assert read_launcher_log_window(tmp_path / "none") == b""
-    assert read_launcher_log_window(tmp_path) == b""
+    assert read_launcher_log_tail_window(tmp_path / "none") == b""
+    assert read_launcher_log_tail_window(tmp_path) == b""
     (tmp_path / "9.log").write_bytes(b"run 9\n")
     (tmp_path / "10.log").write_bytes(b"run 10\n")
-    assert read_launcher_log_window(tmp_path) == b"run 10\n"
+    assert read_launcher_log_tail_window(tmp_path) == b"run 10\n"
     (tmp_path / "10.log.20261115-200000").write_bytes(b"older\n")
     (tmp_path / "10.log.20261115-210000").write_bytes(b"before\n")
     (tmp_path / "10.log.20261115-220000.gz").write_bytes(b"packed\n")
     (tmp_path / "10.log.20261115-230000.tmp").write_bytes(b"unfinished\n")
-    assert read_launcher_log_window(tmp_path) == b"before\nrun 10\n"
+    assert read_launcher_log_tail_window(tmp_path) == b"before\nrun 10\n"
     (tmp_path / "10.log").write_bytes(b"x" * log_tails.WINDOW_BYTES + b"end")
-    assert read_launcher_log_window(tmp_path) == (b"x" * log_tails.WINDOW_BYTES + b"end")[-log_tails.WINDOW_BYTES :]
+    assert (
+        read_launcher_log_tail_window(tmp_path) == (b"x" * log_tails.WINDOW_BYTES + b"end")[-log_tails.WINDOW_BYTES :]
+    )
 
 
 def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     """A log that is a link is another runtime's; a pipe would never end."""
     (tmp_path / "secret").write_bytes(b"not a log\n")
     (tmp_path / "0.log").symlink_to(tmp_path / "secret")
-    assert read_launcher_log_window(tmp_path) == b""
+    assert read_launcher_log_tail_window(tmp_path) == b""
     os.mkfifo(tmp_path / "1.log")
-    assert read_launcher_log_window(tmp_path) == b""
+    assert read_launcher_log_tail_window(tmp_path) == b""
 
 
 def test_which_container_the_launcher_is_in() -> None:
@@ -102,10 +104,10 @@ def test_which_container_the_launcher_is_in() -> None:
         return from_wire(Pod, {"metadata": {"name": "p"}, "spec": {"containers": containers}})
 
     wrapped = ["python3", "/run/remuda/bin/remuda-launch.pyz", "--", "train"]
-    assert launcher_container(pod(wrapped, ["sidecar"])) == "c0"
-    assert launcher_container(pod(["injected"], wrapped)) == "c1"
-    assert launcher_container(pod(["one"], ["two"])) == "c0"
-    assert launcher_container(pod()) == ""
+    assert container_running_launcher_process(pod(wrapped, ["sidecar"])) == "c0"
+    assert container_running_launcher_process(pod(["injected"], wrapped)) == "c1"
+    assert container_running_launcher_process(pod(["one"], ["two"])) == "c0"
+    assert container_running_launcher_process(pod()) == ""
 
 
 def ask(root: Path, attempt: int = 2, container: str = "main") -> str:
@@ -142,6 +144,6 @@ def test_words_that_the_runtime_still_holds_are_waited_for(
     (tmp_path / "default_job-worker-0_uid-0" / "main").mkdir(parents=True)
     left = list(looks)
     monkeypatch.setattr(
-        log_tails, "read_launcher_log_window", lambda directory: left.pop(0) if len(left) > 1 else left[0]
+        log_tails, "read_launcher_log_tail_window", lambda directory: left.pop(0) if len(left) > 1 else left[0]
     )
     assert ask(tmp_path) == want

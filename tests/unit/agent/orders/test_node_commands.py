@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.agent.orders.node_commands import is_node_hook_allowed, parse_node_hooks
+from remuda.agent.orders.node_commands import is_node_command_order_allowed, parse_node_hooks
 from remuda.api.errors import Refusal
 
 
@@ -29,11 +29,11 @@ from remuda.api.errors import Refusal
     ],
 )
 def test_a_pattern_allows_what_it_says_and_no_more(pattern: str, command: list[str], allowed: bool) -> None:
-    assert is_node_hook_allowed(command, parse_node_hooks([pattern])) is allowed
+    assert is_node_command_order_allowed(command, parse_node_hooks([pattern])) is allowed
 
 
 def test_without_patterns_nothing_is_allowed() -> None:
-    assert not is_node_hook_allowed(["/bin/true"], parse_node_hooks([]))
+    assert not is_node_command_order_allowed(["/bin/true"], parse_node_hooks([]))
 
 
 @pytest.mark.parametrize("pattern", ["", "recycle", "./recycle", "/opt/../bin/sh", "/opt/x 'open", "*"])

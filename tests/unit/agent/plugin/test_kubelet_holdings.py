@@ -13,7 +13,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from remuda.agent.allocation.allocation_table import Grant
-from remuda.agent.allocation.checkpoint_places import open_checkpoint_dir
+from remuda.agent.allocation.checkpoint_places import allocate_checkpoint_place
 from remuda.agent.plugin import kubelet_holdings as module
 from remuda.agent.plugin.kubelet_holdings import (
     HoldingFindings,
@@ -411,5 +411,5 @@ async def test_the_job_s_checkpoint_directory_takes_writes_of_any_user(rig: Rig,
     elsewhere.mkdir(mode=0o700)
     (tmp_path / "ckpt" / "default" / "evil-0123abcd").symlink_to(elsewhere)
     with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
-        open_checkpoint_dir(str(tmp_path / "ckpt"), "default", "evil", "0123abcd-rest")
+        allocate_checkpoint_place(str(tmp_path / "ckpt"), "default", "evil", "0123abcd-rest")
     assert elsewhere.stat().st_mode & 0o777 == 0o700

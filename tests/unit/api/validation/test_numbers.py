@@ -7,7 +7,7 @@ import math
 import pytest
 
 from remuda.api.errors import Refusal
-from remuda.api.validation.numbers import check_range, checked_number_text
+from remuda.api.validation.numbers import checked_number_text, validate_number_range
 
 
 @pytest.mark.parametrize(
@@ -21,5 +21,5 @@ def test_figures(value: float, text: str) -> None:
 @pytest.mark.parametrize("value", [0, 1_000_000, math.nan, math.inf, -math.inf])
 def test_what_lies_outside_is_refused_with_the_bounds(value: float) -> None:
     with pytest.raises(Refusal, match=r"Give a number from 1 to 999999\."):
-        check_range(value, 1, 999_999, "InvalidSeconds", "spec.soak.seconds")
-    check_range(1, 1, 999_999, "InvalidSeconds", "spec.soak.seconds")
+        validate_number_range(value, 1, 999_999, "InvalidSeconds", "spec.soak.seconds")
+    validate_number_range(1, 1, 999_999, "InvalidSeconds", "spec.soak.seconds")

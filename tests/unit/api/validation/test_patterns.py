@@ -10,9 +10,9 @@ from remuda.api.validation.patterns import (
     MAX_SCHEMA_PATTERN,
     BadPattern,
     check_log_pattern,
-    check_schema_pattern,
-    fits_schema_pattern,
-    is_in_log,
+    check_validation_pattern,
+    fits_validation_pattern,
+    matches_validated_log_pattern,
 )
 
 
@@ -35,18 +35,18 @@ from remuda.api.validation.patterns import (
     ],
 )
 def test_what_is_found_in_a_log(pattern: str, text: str, found: bool) -> None:
-    assert is_in_log(pattern, text) is found
+    assert matches_validated_log_pattern(pattern, text) is found
 
 
 def test_what_makes_other_engines_hang_is_nothing_special() -> None:
     """A backtracking engine would not end in the age of the universe."""
-    assert not is_in_log("(a+)+$", "a" * (MAX_LOG_TEXT - 1) + "b")
-    assert not is_in_log("(a|a)*(a|a)*(a|a)*c", "a" * MAX_LOG_TEXT)
-    assert not fits_schema_pattern("^(a+)+$", "a" * 100_000 + "b")
+    assert not matches_validated_log_pattern("(a+)+$", "a" * (MAX_LOG_TEXT - 1) + "b")
+    assert not matches_validated_log_pattern("(a|a)*(a|a)*(a|a)*c", "a" * MAX_LOG_TEXT)
+    assert not fits_validation_pattern("^(a+)+$", "a" * 100_000 + "b")
 
 
 def test_only_the_end_of_the_text_is_looked_at() -> None:
-    assert not is_in_log("needle", "needle" + "x" * MAX_LOG_TEXT)
+    assert not matches_validated_log_pattern("needle", "needle" + "x" * MAX_LOG_TEXT)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_only_the_end_of_the_text_is_looked_at() -> None:
     ],
 )
 def test_what_is_refused_says_why_in_the_words_of_go(pattern: str, why: str) -> None:
-    for check in (check_log_pattern, check_schema_pattern):
+    for check in (check_log_pattern, check_validation_pattern):
         with pytest.raises(BadPattern) as refused:
             check(pattern)
         assert str(refused.value) == why
@@ -79,10 +79,10 @@ def test_patterns_are_bounded() -> None:
         check_log_pattern("x" * (MAX_LOG_PATTERN + 1))
     with pytest.raises(BadPattern, match="expression too large"):
         check_log_pattern(r"\pL{1,900}")
-    check_schema_pattern("x" * (MAX_LOG_PATTERN + 1))
-    check_schema_pattern("^.{1,1000}$")
+    check_validation_pattern("x" * (MAX_LOG_PATTERN + 1))
+    check_validation_pattern("^.{1,1000}$")
     with pytest.raises(BadPattern, match=rf"limit {MAX_SCHEMA_PATTERN}\)"):
-        check_schema_pattern("x" * (MAX_SCHEMA_PATTERN + 1))
+        check_validation_pattern("x" * (MAX_SCHEMA_PATTERN + 1))
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_patterns_are_bounded() -> None:
     ],
 )
 def test_schema_patterns_are_those_of_go(pattern: str, value: str, fits: bool) -> None:
-    assert fits_schema_pattern(pattern, value) is fits
+    assert fits_validation_pattern(pattern, value) is fits

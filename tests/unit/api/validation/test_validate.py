@@ -7,7 +7,7 @@ import pytest
 from remuda.api.codec import decode_strict
 from remuda.api.drills import Drill
 from remuda.api.errors import Refusal
-from remuda.api.training import TrainingJob, gpus_of_role
+from remuda.api.training import TrainingJob, gpus_in_role_spec
 from remuda.api.validation.validate import validate
 
 RESERVED = {"annotations": {"remuda.dev/spare": "true"}}
@@ -142,7 +142,7 @@ def test_no_roles() -> None:
 
 @pytest.mark.parametrize(("role", "count"), [(a_role(gpus=4), 4), (a_role(gpus("2")), 2), (a_role(), 0)])
 def test_devices_asked_for_either_way(role: dict[str, Any], count: int) -> None:
-    assert gpus_of_role(a_job(role).spec.roles[0]) == count
+    assert gpus_in_role_spec(a_job(role).spec.roles[0]) == count
 
 
 @pytest.mark.parametrize(

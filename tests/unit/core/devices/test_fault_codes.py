@@ -11,7 +11,7 @@ from remuda.core.devices.fault_codes import (
     SCOPES,
     DeviceRemedy,
     FaultClass,
-    classify_fault,
+    classify_device_fault_code,
     fault_table,
     parse_fault_table,
 )
@@ -74,7 +74,7 @@ def test_every_row_says_where_it_is_from_and_what_it_breaks() -> None:
     ],
 )
 def test_scope(code: str, scope: str) -> None:
-    assert classify_fault("kmsg", code).scope == scope
+    assert classify_device_fault_code("kmsg", code).scope == scope
 
 
 @pytest.mark.parametrize("fault", fault_table().by_code.values(), ids=lambda f: f.code)
@@ -145,7 +145,7 @@ def test_a_row_can_be_shown_to_people(fault: FaultClass) -> None:
     ],
 )
 def test_meaning(code: str, cls: str, effect: DeviceState, remedy: DeviceRemedy) -> None:
-    fault = classify_fault("kmsg", code)
+    fault = classify_device_fault_code("kmsg", code)
     assert (fault.cls, fault.effect, fault.remedy) == (cls, effect, remedy)
 
 
@@ -157,14 +157,14 @@ def test_whatever_the_vendor_calls_an_application_fault_leaves_the_device_alone(
 
 @pytest.mark.parametrize("code", ["xid-999", "xid-1", "", "gremlins"])
 def test_an_unknown_code_takes_the_conservative_class(code: str) -> None:
-    fault = classify_fault("kmsg", code)
+    fault = classify_device_fault_code("kmsg", code)
     assert (fault.effect, fault.reason, fault.cls) == (UNHEALTHY, "UnknownFaultCode", "unknown")
     assert fault_table().version in fault.message
 
 
 def test_an_operator_need_not_know_codes() -> None:
-    assert classify_fault("operator", "smells funny").reason == "Operator"
-    assert classify_fault("operator", "xid-13").effect is HEALTHY
+    assert classify_device_fault_code("operator", "smells funny").reason == "Operator"
+    assert classify_device_fault_code("operator", "xid-13").effect is HEALTHY
 
 
 def a_table(**row: object) -> bytes:

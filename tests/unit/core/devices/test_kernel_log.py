@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from remuda.core.devices.fault_codes import classify_fault, fault_table
+from remuda.core.devices.fault_codes import classify_device_fault_code, fault_table
 from remuda.core.devices.kernel_log import (
     KernelFault,
     KernelLogCursor,
     KernelLogEvent,
     KernelLogGap,
     KernelLogParser,
-    parse_kernel_record,
-    pci_address,
+    kernel_log_pci_address,
+    parse_kernel_log_record,
     recognise_kernel_fault,
 )
 
@@ -64,7 +64,7 @@ def test_the_corpus_has_every_code_the_kernel_log_can_tell() -> None:
 @pytest.mark.parametrize("code", ["xid-999", "sxid-99999"])
 def test_a_code_nobody_knows_is_told_and_judged_conservatively(code: str) -> None:
     assert code in {c for c, _, _ in CASES}
-    assert classify_fault("kmsg", code).reason == "UnknownFaultCode"
+    assert classify_device_fault_code("kmsg", code).reason == "UnknownFaultCode"
 
 
 def test_read_at_once_the_corpus_gives_each_sighting_once_and_no_gap() -> None:
@@ -79,7 +79,7 @@ def test_read_at_once_the_corpus_gives_each_sighting_once_and_no_gap() -> None:
 
 
 def test_a_record_in_all_its_parts() -> None:
-    record = parse_kernel_record(
+    record = parse_kernel_log_record(
         b"12,3,5000000,-,caller=T1;hello \\x0a there\n SUBSYSTEM=pci\n DEVICE=+pci:0000:1b:00.0\n junk\n"
     )
     assert record is not None
@@ -93,20 +93,20 @@ def test_a_record_in_all_its_parts() -> None:
 )
 def test_what_is_not_a_record_is_counted_and_dropped(raw: bytes | str) -> None:
     reader = KernelLogParser(BOOT)
-    assert parse_kernel_record(raw) is None
+    assert parse_kernel_log_record(raw) is None
     assert reader.feed(raw) == []
     assert reader.malformed == 1
     assert reader.cursor.seq == -1
 
 
 def test_numbers_no_kernel_writes_are_no_numbers() -> None:
-    assert parse_kernel_record("4," + "9" * 5000 + ",1,-;x") is None
+    assert parse_kernel_log_record("4," + "9" * 5000 + ",1,-;x") is None
     assert recognise_kernel_fault("NVRM: Xid (PCI:0000:1b:00): " + "9" * 5000 + ", x") is None
-    assert parse_kernel_record("4,٣,1,-;x") is None
+    assert parse_kernel_log_record("4,٣,1,-;x") is None
 
 
 def test_bytes_that_are_no_text_do_not_hide_the_fault() -> None:
-    record = parse_kernel_record(b"4,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, name=\xff\xfe, off")
+    record = parse_kernel_log_record(b"4,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, name=\xff\xfe, off")
     assert record is not None
     assert recognise_kernel_fault(record.text) == ("0000:1b:00.0", "xid-79")
 
@@ -123,7 +123,7 @@ def test_bytes_that_are_no_text_do_not_hide_the_fault() -> None:
     ],
 )
 def test_addresses(text: str, address: str) -> None:
-    assert pci_address(text) == address
+    assert kernel_log_pci_address(text) == address
 
 
 # --- cursor, gaps, rate limit -----------------------------------------------------------------------------------------

@@ -10,18 +10,18 @@ import pytest
 from remuda.core.devices.links import (
     DeviceChooser,
     DeviceSet,
-    device_chooser_named,
-    device_chooser_of,
     device_pair_class,
-    device_pair_score,
-    host_path_class,
     link_bandwidth,
+    machine_model_chooser,
+    machine_model_chooser_named,
+    machine_model_pair_score,
+    machine_model_path_class,
     nearest_nic,
 )
 from remuda.core.devices.machine_models import (
     MachineModel,
     known_machine_models,
-    load_machine_model,
+    load_built_in_machine_model,
     parse_machine_model,
 )
 
@@ -72,7 +72,7 @@ def test_nearer_is_worth_more_and_a_direct_link_most() -> None:
     model = a_machine(*near, *others, links=links, sockets=[0, 0, 1])
     names = [device_pair_class(model, 0, b) for b in range(1, 7)]
     assert names == ["PIX", "PXB", "PHB", "NODE", "SYS", "NV4"]
-    scores = [device_pair_score(model, 0, b) for b in range(1, 7)]
+    scores = [machine_model_pair_score(model, 0, b) for b in range(1, 7)]
     assert scores == [50, 40, 30, 20, 15, 410]  # 15: another NUMA node of the same socket
     assert [link_bandwidth(model, 0, b) for b in (5, 6)] == [0, 200]
 
@@ -89,9 +89,9 @@ def test_nearer_is_worth_more_and_a_direct_link_most() -> None:
     ],
 )
 def test_the_first_row_of_the_matrix(model: str, row: str) -> None:
-    machine = load_machine_model(model)
+    machine = load_built_in_machine_model(model)
     gpus = [device_pair_class(machine, 0, b) for b in range(len(machine.devices))]
-    nics = [host_path_class(machine.devices[0], nic) for nic in machine.nics]
+    nics = [machine_model_path_class(machine.devices[0], nic) for nic in machine.nics]
     assert " ".join(gpus + nics) == row
 
 
@@ -104,32 +104,32 @@ def test_the_nearest_nic_is_the_named_one_else_the_nearest() -> None:
 
 
 def test_a_pair_stays_in_its_socket() -> None:
-    chooser = device_chooser_named("two-socket-4x-pcie")
+    chooser = machine_model_chooser_named("two-socket-4x-pcie")
     assert chooser.best(0b1111, 2).mask in (0b0011, 0b1100)
     assert chooser.best(0b1101, 2).mask == 0b1100
     assert chooser.best(0b0101, 2) == DeviceSet(0b0101, 10)
 
 
 def test_a_single_device_does_not_split_a_pair() -> None:
-    chooser = device_chooser_named("two-socket-4x-pcie")
+    chooser = machine_model_chooser_named("two-socket-4x-pcie")
     assert chooser.best(0b0111, 1).mask == 0b0100
     assert chooser.best(0b1110, 1).mask == 0b0010
 
 
 def test_nics_decide_between_equal_sets() -> None:
     # The NIC is on the second socket: the pair there has it nearer, and nothing else differs.
-    assert device_chooser_named("l40s-4x-pcie").best(0b1111, 2).mask == 0b1100
+    assert machine_model_chooser_named("l40s-4x-pcie").best(0b1111, 2).mask == 0b1100
     # Two linked pairs, the second with a NIC for each device.
     links = [{"kind": "nvlink", "among": [0, 1]}, {"kind": "nvlink", "among": [2, 3]}]
     nics = [{"name": "a", "root": "r0"}, {"name": "b", "root": "r2"}, {"name": "c", "root": "r3"}]
-    chooser = device_chooser_of(a_machine(*({"root": f"r{i}"} for i in range(4)), nics=nics, links=links))
+    chooser = machine_model_chooser(a_machine(*({"root": f"r{i}"} for i in range(4)), nics=nics, links=links))
     assert chooser.best(0b1111, 2).mask == 0b1100
     assert chooser.nic_affinity(0b1100) == 60
     assert chooser.nic_affinity(0b0011) == 30
 
 
 def test_what_must_be_in_the_set_is() -> None:
-    chooser = device_chooser_named("two-socket-4x-pcie")
+    chooser = machine_model_chooser_named("two-socket-4x-pcie")
     assert chooser.best(0b1111, 2, must=0b0100).mask == 0b1100
     assert chooser.best(0b1111, 2, must=0b0101).mask == 0b0101
     assert chooser.best(0b1111, 3, must=0b1000).mask.bit_count() == 3
@@ -140,17 +140,17 @@ def test_what_must_be_in_the_set_is() -> None:
 )
 def test_an_impossible_ask_is_an_error(free: int, count: int, must: int) -> None:
     with pytest.raises(ValueError, match="two-socket-4x-pcie: no"):
-        device_chooser_named("two-socket-4x-pcie").best(free, count, must)
+        machine_model_chooser_named("two-socket-4x-pcie").best(free, count, must)
 
 
 def test_nothing_asked_nothing_given() -> None:
-    assert device_chooser_named("dgx-h100").best(0xFF, 0) == DeviceSet(0, 0)
+    assert machine_model_chooser_named("dgx-h100").best(0xFF, 0) == DeviceSet(0, 0)
 
 
 def test_equal_models_share_a_chooser() -> None:
-    assert device_chooser_of(load_machine_model("dgx-h100")) is device_chooser_named("dgx-h100")
-    assert device_chooser_of(a_machine({})) is device_chooser_of(a_machine({}))
-    assert device_chooser_of(a_machine({})) is not device_chooser_of(a_machine({}, {}))
+    assert machine_model_chooser(load_built_in_machine_model("dgx-h100")) is machine_model_chooser_named("dgx-h100")
+    assert machine_model_chooser(a_machine({})) is machine_model_chooser(a_machine({}))
+    assert machine_model_chooser(a_machine({})) is not machine_model_chooser(a_machine({}, {}))
 
 
 def two_halves(size: int) -> MachineModel:
@@ -159,14 +159,14 @@ def two_halves(size: int) -> MachineModel:
 
 
 def test_sixteen_devices_are_still_exact() -> None:
-    chooser = device_chooser_of(two_halves(16))
+    chooser = machine_model_chooser(two_halves(16))
     assert chooser.is_exhaustive
     assert chooser.best(0xFFFF, 8) == DeviceSet(0x00FF, 4 * 30 + 24 * 20)
     assert chooser.best(0xFFFF, 2, must=1 << 9).mask == mask(8, 9)
 
 
 def test_beyond_that_the_answer_is_good_and_says_it_is_not_proven() -> None:
-    chooser = device_chooser_of(two_halves(24))
+    chooser = machine_model_chooser(two_halves(24))
     found = chooser.best((1 << 24) - 1, 4)
     assert not found.exhaustive
     assert found.score == 2 * 30 + 4 * 20  # two roots of one socket
@@ -179,6 +179,6 @@ def test_tables_are_built_in_milliseconds(name: str) -> None:
     took = []
     for _ in range(3):  # the best of three: other work on the machine is not what is measured
         begin = time.process_time()
-        DeviceChooser(load_machine_model(name))
+        DeviceChooser(load_built_in_machine_model(name))
         took.append(time.process_time() - begin)
     assert min(took) < 0.2

@@ -11,7 +11,7 @@ from remuda.api.errors import Refusal
 from remuda.core.devices.machine_models import (
     MachineModel,
     known_machine_models,
-    load_machine_model,
+    load_built_in_machine_model,
     parse_machine_model,
 )
 
@@ -34,7 +34,7 @@ def device(**changes: Any) -> list[dict[str, Any]]:
 
 
 def test_dgx_h100_is_what_the_vendor_sells() -> None:
-    model = load_machine_model("dgx-h100")
+    model = load_built_in_machine_model("dgx-h100")
     assert [d.id for d in model.devices] == [f"gpu-{i}" for i in range(8)]
     assert {d.type for d in model.devices} == {"NVIDIA-H100-80GB-HBM3"}
     assert all(80e9 < d.memory_bytes < 80 * GIB for d in model.devices)
@@ -66,7 +66,7 @@ def test_the_table_here_has_every_model_that_ships() -> None:
 @pytest.mark.parametrize("name", known_machine_models())
 def test_a_shipped_model_has_the_published_figures(name: str) -> None:
     count, numa_nodes, sockets, gigabytes, resource, link, mig, nics = PUBLISHED[name]
-    model = load_machine_model(name)
+    model = load_built_in_machine_model(name)
     assert model.name == name
     assert (len(model.devices), model.numa_nodes, len(model.nics)) == (count, numa_nodes, nics)
     assert len({model.socket(n) for n in range(numa_nodes)}) == sockets
@@ -82,23 +82,23 @@ def test_a_shipped_model_has_the_published_figures(name: str) -> None:
 
 
 def test_a_rack_of_trays_is_one_nvlink_domain() -> None:
-    model = load_machine_model("gb200-nvl72-tray")
+    model = load_built_in_machine_model("gb200-nvl72-tray")
     assert model.fabric is not None
     assert model.fabric.nodes * len(model.devices) == 72
     assert model.fabric.label == "nvidia.com/gpu.clique"
 
 
 def test_which_devices_can_be_sliced() -> None:
-    geometry = load_machine_model("dgx-h100").geometry(0)
+    geometry = load_built_in_machine_model("dgx-h100").geometry(0)
     assert geometry is not None
     assert geometry.name == "h100-80gb"
-    assert load_machine_model("l40s-4x-pcie").geometry(0) is None
-    assert load_machine_model("mi300x-8x").geometry(0) is None
+    assert load_built_in_machine_model("l40s-4x-pcie").geometry(0) is None
+    assert load_built_in_machine_model("mi300x-8x").geometry(0) is None
 
 
 def test_unknown_model_names_the_known_ones_and_says_how_a_file_is_named() -> None:
     with pytest.raises(Refusal) as caught:
-        load_machine_model("dgx-h1000")
+        load_built_in_machine_model("dgx-h1000")
     assert caught.value.reason == "UnknownMachineModel"
     assert "dgx-h1000" in caught.value.message
     assert "dgx-h100" in caught.value.fix
@@ -107,7 +107,7 @@ def test_unknown_model_names_the_known_ones_and_says_how_a_file_is_named() -> No
 
 def test_a_name_is_not_a_path() -> None:
     with pytest.raises(Refusal, match="UnknownMachineModel"):
-        load_machine_model("../models/dgx-h100")
+        load_built_in_machine_model("../models/dgx-h100")
 
 
 def test_a_model_of_ones_own_from_bytes_or_an_object() -> None:

@@ -9,7 +9,7 @@ from remuda.core.devices.links import device_pair_class
 from remuda.core.devices.machine_models import (
     MachineModel,
     known_machine_models,
-    load_machine_model,
+    load_built_in_machine_model,
     parse_machine_model,
 )
 from remuda.core.devices.observed_model import links_of_model, machine_model_of
@@ -21,8 +21,8 @@ def shown(count: int, model: str = "", *links: ObservedLink) -> Observed:
 
 
 def test_a_model_this_build_knows() -> None:
-    assert machine_model_of(shown(8, "dgx-h100")) is load_machine_model("dgx-h100")
-    assert machine_model_of(shown(7, "dgx-h100")) is load_machine_model(
+    assert machine_model_of(shown(8, "dgx-h100")) is load_built_in_machine_model("dgx-h100")
+    assert machine_model_of(shown(7, "dgx-h100")) is load_built_in_machine_model(
         "dgx-h100"
     )  # one is missing; the machine is the same
 
@@ -59,10 +59,10 @@ def classes(model: MachineModel) -> list[str]:
 
 @pytest.mark.parametrize("name", known_machine_models())
 def test_a_node_can_show_all_there_is_to_know_of_its_pairs(name: str) -> None:
-    made = machine_model_of(as_shown(load_machine_model(name)))
+    made = machine_model_of(as_shown(load_built_in_machine_model(name)))
     assert made is not None
-    assert made is not load_machine_model(name)
-    assert classes(made) == classes(load_machine_model(name))
+    assert made is not load_built_in_machine_model(name)
+    assert classes(made) == classes(load_built_in_machine_model(name))
 
 
 def test_also_of_a_machine_with_every_kind_of_path() -> None:

@@ -28,19 +28,19 @@ from remuda.core.foreign.refused_pods import (
     FORGIVEN_S,
     KEPT_PODS,
     LONGEST_RETRY_S,
+    foreign_retry_pod_body,
     is_pod_refused_by_node,
-    number_refusals,
+    number_foreign_pod_refusals,
     pod_refused_at,
     refused_pod_retry_s,
     refused_pods_hold_until,
     refused_pods_to_prune,
-    retry_pod,
 )
 from remuda.core.foreign.withheld_resources import (
     FIRST_PROBE_S,
     MOST_REFUSALS,
     WITHHELD_BY,
-    note_refused_pods,
+    note_refused_foreign_pods,
     plan_withheld_resources,
     release_withheld_resource,
     resource_of_refused_pod,
@@ -129,7 +129,7 @@ def test_an_owner_is_held_back_and_forgiven() -> None:
 def test_the_count_goes_on_where_the_kept_ones_left_it() -> None:
     kept = [refused("old", at=NOW - 30, count=17, told=True)]
     new = [refused("x", at=NOW), refused("y", at=NOW + 1), refused("z", at=NOW, owner="else")]
-    found = number_refusals(new, lambda owner: kept if owner == "uid-own" else [], NOW)
+    found = number_foreign_pod_refusals(new, lambda owner: kept if owner == "uid-own" else [], NOW)
     assert [(p.name, n) for p, n in found] == [("x", 18), ("z", 1), ("y", 19)]
 
 
@@ -155,11 +155,11 @@ def test_a_pod_is_made_again_whole_and_free_of_its_node() -> None:
         "metadata": {"name": "solo", "namespace": "n", "uid": "u", "labels": {"a": "b"}, "annotations": {"k": "v"}},
         "spec": {"nodeName": "node-01", "containers": [{"name": "main"}], "hostname": "kept"},
     }
-    first = retry_pod(body, 1)
+    first = foreign_retry_pod_body(body, 1)
     assert first["metadata"]["name"] == "solo-retry1"
     assert (first["metadata"]["labels"], first["metadata"]["annotations"]["k"]) == ({"a": "b"}, "v")
     assert first["spec"] == {"containers": [{"name": "main"}], "hostname": "kept"}
-    assert retry_pod(first, 2)["metadata"]["name"] == "solo-retry2"
+    assert foreign_retry_pod_body(first, 2)["metadata"]["name"] == "solo-retry2"
 
 
 # --- black holes ------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def node(**more: Any) -> NodeDevices:
 
 def noted(*pods: Pod, **more: Any) -> NodeDevices:
     there = node(**more)
-    notes = note_refused_pods(there, pods, NOW)
+    notes = note_refused_foreign_pods(there, pods, NOW)
     return node(**more, rejections={**there.rejections, **notes})
 
 
@@ -203,8 +203,8 @@ def test_a_pod_is_noted_once_and_the_notes_are_bounded() -> None:
     pods = [refused(f"p{n}", at=NOW - n) for n in range(50)]
     there = noted(*pods)
     assert len(there.rejections[RESOURCE_GPU]) == MOST_REFUSALS
-    assert note_refused_pods(there, [refused("p0")], NOW) == {}
-    assert note_refused_pods(node(), [refused("p", told=True)], NOW) == {}
+    assert note_refused_foreign_pods(there, [refused("p0")], NOW) == {}
+    assert note_refused_foreign_pods(node(), [refused("p", told=True)], NOW) == {}
 
 
 # --- and back ---------------------------------------------------------------------------------------------------------

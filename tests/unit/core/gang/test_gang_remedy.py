@@ -11,7 +11,7 @@ from remuda.core.gang.gang_remedy import (
     RemedyCosts,
     causes_to_charge,
     choose_gang_remedy,
-    price_of_staying_slow,
+    gang_price_of_staying_slow,
     root_gang_fault,
 )
 
@@ -180,5 +180,5 @@ def test_the_image_is_part_of_the_price() -> None:
 
 def test_staying_beside_a_slow_device_costs_the_slow_down_of_all() -> None:
     costs = RemedyCosts(gang_gpus=64, moved_gpus=8, rollback_s=60.0, expected_s=7200.0)
-    assert price_of_staying_slow(costs, 2.0) == pytest.approx(64.0)
-    assert price_of_staying_slow(costs, 1.0) < 1.0
+    assert gang_price_of_staying_slow(costs, 2.0) == pytest.approx(64.0)
+    assert gang_price_of_staying_slow(costs, 1.0) < 1.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from remuda.api.devices import ObservedLink
-from remuda.core.health.correlation import DomainSuspect, find_domain_suspects, switch_neighbours
+from remuda.core.health.correlation import DomainSuspect, correlated_switch_findings, find_domain_suspects
 from remuda.core.health.failure_index import (
     HELD_BACK,
     KEEP_S,
@@ -107,8 +107,8 @@ def test_most_devices_of_a_switch_blame_the_switch_when_links_were_said_to_fail(
         recent.add(failure)
     [suspect] = find_domain_suspects(recent)
     assert (suspect.domain, suspect.reason) == ("nvswitch/n0/0", "NvswitchFailed")
-    assert switch_neighbours(recent, [suspect], "n0").keys() == {"gpu-6", "gpu-7"}
-    assert switch_neighbours(recent, [suspect], "n1") == {}
+    assert correlated_switch_findings(recent, [suspect], "n0").keys() == {"gpu-6", "gpu-7"}
+    assert correlated_switch_findings(recent, [suspect], "n1") == {}
 
 
 def test_most_devices_of_a_node_without_a_word_of_links_blame_the_node() -> None:

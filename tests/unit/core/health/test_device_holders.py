@@ -6,7 +6,7 @@ import pytest
 from remuda.api.devices import Holding, NodeDevices, QuarantineOrder
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.core.health.device_holders import DeviceCounts, DeviceHolder, device_health_counts, device_holders_on
-from remuda.core.health.ledger import health_ledger_rows, judge_node
+from remuda.core.health.ledger import health_verdicts_with_holders, judge_node
 from tests.builders.gangs import NodeBuilder, a_held_pod, a_node
 
 GPU = "nvidia.com/gpu"
@@ -48,7 +48,7 @@ def test_until_it_has_told_the_annotation_counts() -> None:
 )
 def test_a_holder_on_its_way_out_drains(pods: list[Pod], draining: bool) -> None:
     node = reporting(a_holding("a", "gpu-0"))
-    [row] = [r for r in health_ledger_rows([node], pods) if r.device == "gpu-0"]
+    [row] = [r for r in health_verdicts_with_holders([node], pods) if r.device == "gpu-0"]
     assert (row.holder, row.container, row.draining) == ("default/a", "main", draining)
 
 

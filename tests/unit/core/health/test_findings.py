@@ -9,7 +9,12 @@ import msgspec
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal, Verdict
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Offender
-from remuda.core.health.device_history import MAX_MINOR, find_fault_trends, is_minor_fault, with_minor_faults
+from remuda.core.health.device_history import (
+    MAX_MINOR,
+    device_history_with_minor_faults,
+    find_fault_trends,
+    is_minor_device_history_fault,
+)
 from remuda.core.health.findings import NodeFindings, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
 from remuda.core.health.signal_fusion import classify_device_signals
@@ -157,14 +162,14 @@ def test_a_repaired_device_starts_its_trend_anew() -> None:
 
 
 def test_what_applications_cause_is_not_remembered() -> None:
-    assert not is_minor_fault(classify_signal(Signal("kmsg", "xid-13")))
+    assert not is_minor_device_history_fault(classify_signal(Signal("kmsg", "xid-13")))
     assert Device().hear(T, "xid-13").record.history == {}
 
 
 def test_what_is_remembered_is_bounded_and_without_words() -> None:
     minor: list[Signal] = []
     for number in range(100):
-        minor = with_minor_faults(
+        minor = device_history_with_minor_faults(
             minor, [classify_signal(Signal("nvml", "thermal", "At 90 degrees.", to_time(T + 100 * number)))]
         )
     assert len(minor) == MAX_MINOR
@@ -172,9 +177,12 @@ def test_what_is_remembered_is_bounded_and_without_words() -> None:
 
 
 def test_a_repeat_of_the_same_crossing_is_the_same_crossing() -> None:
-    once = with_minor_faults([], [classify_signal(Signal("nvml", "thermal", time=to_time(T)))])
-    assert with_minor_faults(once, [classify_signal(Signal("nvml", "thermal", time=to_time(T + 59)))]) is once
-    assert with_minor_faults(once, [classify_signal(Signal("nvml", "thermal", time=to_time(T)))]) is once
+    once = device_history_with_minor_faults([], [classify_signal(Signal("nvml", "thermal", time=to_time(T)))])
+    assert (
+        device_history_with_minor_faults(once, [classify_signal(Signal("nvml", "thermal", time=to_time(T + 59)))])
+        is once
+    )
+    assert device_history_with_minor_faults(once, [classify_signal(Signal("nvml", "thermal", time=to_time(T)))]) is once
 
 
 def test_crossings_out_of_order_or_from_the_future_make_no_trend() -> None:

@@ -6,7 +6,7 @@ import pytest
 from remuda.api.devices import DeviceState
 from remuda.api.meta import to_time
 from remuda.core.health.device_holders import device_holders_on
-from remuda.core.health.ledger import health_ledger_rows, judge_node, verdicts_summary
+from remuda.core.health.ledger import health_verdicts_with_holders, judge_node, verdicts_summary
 from tests.builders.gangs import NodeBuilder, a_held_pod, a_node
 
 NOW = 1000.0
@@ -58,7 +58,9 @@ def test_a_worse_verdict_counts_from_its_own_signal() -> None:
 
 
 def test_a_device_that_was_never_judged_is_unknown_to_people() -> None:
-    assert {r.state for r in health_ledger_rows([a_node().never_judged().devices()], [])} == {DeviceState.UNKNOWN}
+    assert {r.state for r in health_verdicts_with_holders([a_node().never_judged().devices()], [])} == {
+        DeviceState.UNKNOWN
+    }
 
 
 def test_judging_again_changes_nothing() -> None:
@@ -72,7 +74,7 @@ def test_a_pod_holds_until_it_is_gone() -> None:
     running = a_held_pod("a", "node-01", ["gpu-0"])
     ending = a_held_pod("b", "node-01", ["gpu-1"], deleting_at=NOW)
     done = a_held_pod("c", "node-01", ["gpu-2"], phase="Failed")
-    table = {r.device: r for r in health_ledger_rows([a_node().devices()], [running, ending, done])}
+    table = {r.device: r for r in health_verdicts_with_holders([a_node().devices()], [running, ending, done])}
     assert [table[f"gpu-{i}"].holder for i in range(3)] == ["default/a", "default/b", ""]
     assert [table[f"gpu-{i}"].draining for i in range(3)] == [False, True, False]
 

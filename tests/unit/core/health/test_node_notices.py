@@ -7,7 +7,7 @@ from remuda.api.devices import NodeDevices, Notice, PluginReport, Signal
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import to_time
 from remuda.core.health.ledger import judge_node
-from remuda.core.health.node_notices import is_health_notice_held_down, judge_node_notices, notice_hold_ends_at
+from remuda.core.health.node_notices import is_node_notice_held_down, judge_node_notices, notice_hold_ends_at
 from remuda.core.health.timers import HealthTimers
 from tests.builders.gangs import NodeBuilder, a_held_pod, a_node
 
@@ -62,8 +62,8 @@ def test_the_agent_may_say_it_first() -> None:
 
 def test_it_is_held_down_from_when_it_was_first_seen() -> None:
     [first] = judged(a_node(), 0)
-    assert is_health_notice_held_down(first, NOW + 59)
-    assert not is_health_notice_held_down(first, NOW + 60)
+    assert is_node_notice_held_down(first, NOW + 59)
+    assert not is_node_notice_held_down(first, NOW + 60)
     carried: NodeDevices = msgspec.structs.replace(a_node().devices(), notices=[first])
     assert notice_hold_ends_at(carried, NOW) == NOW + 60
     assert judge_node_notices(carried, offering(a_node(), 0), [], NOW + 30, TIMERS) == [first]  # no write
@@ -96,7 +96,7 @@ def test_fewer_listed_than_there_are(capacity: int, reasons: list[str]) -> None:
     pods = [a_held_pod("a", node.name, ["gpu-0"])]
     found = judge_node_notices(node.devices(), listing(node, nvidiaDOTcom_gpu=capacity), pods, NOW, TIMERS)
     assert [n.reason for n in found] == reasons
-    assert all("held by default/a" in n.message and is_health_notice_held_down(n, NOW) for n in found)
+    assert all("held by default/a" in n.message and is_node_notice_held_down(n, NOW) for n in found)
 
 
 def test_what_is_known_to_be_broken_is_not_missed_twice() -> None:

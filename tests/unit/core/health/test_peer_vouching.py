@@ -20,8 +20,8 @@ from remuda.core.health.peer_vouching import (
     PeerStanding,
     is_vouched_by_peers,
     peers_speak_for_s,
-    read_peer_list,
-    write_peer_list,
+    read_vouching_peers,
+    write_vouching_peers,
 )
 
 LEASE_S = 30.0
@@ -133,7 +133,7 @@ def test_only_who_is_cut_itself_is_vouched_for_and_only_for_so_long() -> None:
 def test_a_list_is_asked_only_when_the_api_has_it_and_both_while_that_is_in_doubt() -> None:
     found = PeerStanding(LEASE_S, 0.0)
     found.want_list(FOUR)
-    assert found.begin_try(1.0)[ANNOTATION_PEERS] == write_peer_list(FOUR)
+    assert found.begin_try(1.0)[ANNOTATION_PEERS] == write_vouching_peers(FOUR)
     found.end_try(got_through=False)
     assert found.vouched_s(11.0, ALL_CUT, 11.0) == 0.0, "the API may not have it"
     found.begin_try(12.0)
@@ -169,9 +169,9 @@ def test_every_renewal_after_it_notes_when_cut_was_last_said() -> None:
     "text", ["", "{", "[]", '{"nodes": 1}', '{"nodes": ["a"], "seconds": -1}', '{"seconds": 1e300}']
 )
 def test_a_list_that_cannot_be_read_names_nobody(text: str) -> None:
-    assert read_peer_list(text) == NO_PEERS
-    assert read_peer_list(write_peer_list(FOUR) or "") == FOUR
-    assert write_peer_list(NO_PEERS) is None
+    assert read_vouching_peers(text) == NO_PEERS
+    assert read_vouching_peers(write_vouching_peers(FOUR) or "") == FOUR
+    assert write_vouching_peers(NO_PEERS) is None
 
 
 def test_how_long_peers_may_speak_follows_from_the_rule() -> None:

@@ -8,7 +8,7 @@ import pytest
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, Signal, Verdict
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.core.health.ledger import judge_node
-from remuda.core.health.signal_fusion import AHEAD, classify_device_signals, debounce_ends_at
+from remuda.core.health.signal_fusion import AHEAD, classify_device_signals, health_signal_debounce_ends_at
 from remuda.core.health.signals import with_signal
 from remuda.core.health.timers import HealthTimers
 
@@ -159,7 +159,9 @@ def test_a_debounce_ends_although_the_clock_of_the_node_is_ahead() -> None:
     record = a_record(said("health-lost", NOW + 7200, "nvml"))
     record = msgspec.structs.replace(record, verdicts=judge_node(record, [], NOW, timers))
     assert record.verdicts[0].state is UNKNOWN
-    assert debounce_ends_at(record, classify_device_signals(record), NOW + 1, timers) == pytest.approx(NOW + 5)
+    assert health_signal_debounce_ends_at(record, classify_device_signals(record), NOW + 1, timers) == pytest.approx(
+        NOW + 5
+    )
     [found] = judge_node(record, [], NOW + 5.1, timers)
     assert found.state is UNHEALTHY
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remuda.api.devices import DeviceState, Signal
-from remuda.core.devices.fault_codes import FaultClass, classify_fault
+from remuda.core.devices.fault_codes import FaultClass, classify_device_fault_code
 from remuda.core.health.signals import MAX_SIGNALS, add_signal, standing_faults
 
 
@@ -33,17 +33,17 @@ def test_noise_never_pushes_out_the_fault() -> None:
     assert len(kept) == MAX_SIGNALS
     assert codes_of(kept)[:2] == ["xid-79", "xid-63"]
     assert codes_of(kept)[-1] == noise[-1]
-    assert worst_of(kept) == classify_fault("kmsg", "xid-79")
+    assert worst_of(kept) == classify_device_fault_code("kmsg", "xid-79")
 
 
 def test_a_passed_probe_wipes_the_slate() -> None:
     kept = kept_of("xid-79", "probe-passed")
     assert codes_of(kept) == ["probe-passed"]
     assert worst_of(kept) is None
-    assert worst_of(kept_of("xid-79", "probe-passed", "xid-48")) == classify_fault("kmsg", "xid-48")
+    assert worst_of(kept_of("xid-79", "probe-passed", "xid-48")) == classify_device_fault_code("kmsg", "xid-48")
 
 
 def test_only_unhealthy_takes_a_device_out() -> None:
     assert worst_of([]) is None
     assert worst_of(kept_of("xid-13", "xid-63", "xid-94")) is None
-    assert worst_of(kept_of("xid-79", "xid-13")) == classify_fault("kmsg", "xid-79")
+    assert worst_of(kept_of("xid-79", "xid-13")) == classify_device_fault_code("kmsg", "xid-79")

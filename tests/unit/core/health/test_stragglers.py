@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.core.health.step_samples import WINDOW, StepSample
-from remuda.core.health.stragglers import CLEAR_STEPS, STRETCHES, Matrix, judge_rank_speeds, rank_step_table
+from remuda.core.health.stragglers import CLEAR_STEPS, STRETCHES, Matrix, judge_rank_speeds, straggler_step_matrix
 
 
 def gang(ranks: int = 8, steps: int = WINDOW, noise: float = 0.05, seed: int = 1) -> Matrix:
@@ -145,16 +145,16 @@ def samples(*steps: int, own: float = 1.0, late: float = 0.0) -> list[StepSample
 
 def test_ranks_are_compared_step_by_step() -> None:
     both = {rank: samples(*range(1, 21)) for rank in (7, 8)}
-    ranks, own = rank_step_table({**both, 4: samples(*range(5, 21), own=2.0), 5: samples(*range(1, 21, 2))})
+    ranks, own = straggler_step_matrix({**both, 4: samples(*range(5, 21), own=2.0), 5: samples(*range(1, 21, 2))})
     assert ranks == [4, 5, 7, 8]
     np.testing.assert_array_equal(own[0], [np.nan] * 4 + [2.0] * 16)
     np.testing.assert_array_equal(own[1], [1.0, np.nan] * 10)
     np.testing.assert_array_equal(own[2], [1.0] * 20)
-    assert rank_step_table({7: samples(1, 2)}, steps=True)[1].tolist() == [[2.0, 2.0]]
+    assert straggler_step_matrix({7: samples(1, 2)}, steps=True)[1].tolist() == [[2.0, 2.0]]
 
 
 def test_ranks_whose_steps_do_not_meet_are_compared_by_age() -> None:
-    ranks, own = rank_step_table({0: samples(1, 2, 3), 1: samples(11, 12), 2: samples(21, 22, 23)})
+    ranks, own = straggler_step_matrix({0: samples(1, 2, 3), 1: samples(11, 12), 2: samples(21, 22, 23)})
     assert ranks == [0, 1, 2]
     np.testing.assert_array_equal(own, [[1, 1, 1], [np.nan, 1, 1], [1, 1, 1]])
 
@@ -162,17 +162,17 @@ def test_ranks_whose_steps_do_not_meet_are_compared_by_age() -> None:
 def test_a_rank_that_falls_behind_the_others_is_still_compared_while_it_is_heard() -> None:
     fast = {rank: samples(*range(101, 151)) for rank in (0, 1, 2)}
     behind = samples(*range(51, 76), own=2.0, late=-75.0)
-    _, own = rank_step_table({**fast, 3: behind})
+    _, own = straggler_step_matrix({**fast, 3: behind})
     np.testing.assert_array_equal(own[3], [np.nan] * 25 + [2.0] * 25)
-    _, own = rank_step_table({**fast, 3: samples(*range(51, 76), own=2.0)})
+    _, own = straggler_step_matrix({**fast, 3: samples(*range(51, 76), own=2.0)})
     assert np.isnan(own[3]).all(), "what it told long ago says nothing of now"
 
 
 def test_nothing_told_is_an_empty_table() -> None:
-    assert rank_step_table({0: [], 1: []})[1].shape == (2, 0)
+    assert straggler_step_matrix({0: [], 1: []})[1].shape == (2, 0)
     assert (
         judge_rank_speeds(
-            rank_step_table({0: [], 1: [], 2: [StepSample(1, None, 1.0), StepSample(2, 0.0, 1.0)]})[1], 1.3
+            straggler_step_matrix({0: [], 1: [], 2: [StepSample(1, None, 1.0), StepSample(2, 0.0, 1.0)]})[1], 1.3
         ).slow
         == ()
     )

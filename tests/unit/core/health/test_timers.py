@@ -6,9 +6,9 @@ import pytest
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.core.health.ledger import judge_node
-from remuda.core.health.signal_fusion import classify_device_signals, debounce_ends_at
+from remuda.core.health.signal_fusion import classify_device_signals, health_signal_debounce_ends_at
 from remuda.core.health.signals import MAX_FLAPS, with_signal
-from remuda.core.health.timers import HealthTimers, quarantine_flapping
+from remuda.core.health.timers import HealthTimers, health_quarantine_for_flapping
 
 TIMERS = HealthTimers(debounce_s=5.0, flap_window_s=100.0, flap_limit=2)
 GPU = ObservedDevice(id="gpu-0", type="H100")
@@ -50,8 +50,8 @@ def test_debounce(story: list[tuple[float, str]], now: float, expected: tuple[De
 
 def test_a_look_is_due_when_the_debounce_ends() -> None:
     node = node_of(heard(GPU, (100, "health-lost")))
-    assert debounce_ends_at(node, classify_device_signals(node), 101, TIMERS) == pytest.approx(105)
-    assert debounce_ends_at(node, classify_device_signals(node), 105, TIMERS) is None
+    assert health_signal_debounce_ends_at(node, classify_device_signals(node), 101, TIMERS) == pytest.approx(105)
+    assert health_signal_debounce_ends_at(node, classify_device_signals(node), 105, TIMERS) is None
 
 
 def test_flaps_are_counted_by_the_fault_that_went() -> None:
@@ -71,10 +71,10 @@ LOST_AND_BACK = ("health-lost", "health-back")
 def test_too_many_flaps_within_the_window_are_an_order() -> None:
     flaps = [to_time(t) for t in (10, 20, 30)]
     device = msgspec.structs.replace(GPU, flaps=flaps)
-    assert quarantine_flapping(node_of(device), 31, TIMERS)["gpu-0"].reason == "DeviceFlapping"
-    assert quarantine_flapping(node_of(device), 111, TIMERS) == {}  # the first is out of the window
+    assert health_quarantine_for_flapping(node_of(device), 31, TIMERS)["gpu-0"].reason == "DeviceFlapping"
+    assert health_quarantine_for_flapping(node_of(device), 111, TIMERS) == {}  # the first is out of the window
     ordered = node_of(device, quarantine={"gpu-0": QuarantineOrder("Suspect")})
-    assert quarantine_flapping(ordered, 31, TIMERS) == {}
+    assert health_quarantine_for_flapping(ordered, 31, TIMERS) == {}
 
 
 def test_a_slice_is_as_bad_as_its_device_and_not_the_other_way_round() -> None:

@@ -14,11 +14,11 @@ from remuda.core.incidents.closing import Retention, outdated_incidents
 from remuda.core.incidents.summary import summarise_incidents
 from remuda.core.incidents.webhook_notices import (
     ANNOTATION,
-    breaker_notices,
+    breaker_incident_notices,
     due_notices,
     incident_notices,
-    taken_notices,
-    taken_notices_patch,
+    taken_incident_notices,
+    taken_incident_notices_patch,
     webhook_body,
 )
 from tests.builders.incidents import T0, Book, a_gang, a_recovery, a_sight, a_verdict, at
@@ -181,13 +181,13 @@ def test_a_webhook_gets_what_it_asked_for_once_and_nothing_old() -> None:
         ("http://a", "Closed"),
         ("http://b", "Closed"),
     ]
-    patch = taken_notices_patch(incident, "http://a", ["Opened"])["metadata"]["annotations"]
+    patch = taken_incident_notices_patch(incident, "http://a", ["Opened"])["metadata"]["annotations"]
     assert "http" not in patch[ANNOTATION], "the address is a secret"
     told = msgspec.structs.replace(incident, metadata=ObjectMeta(name=incident.name, annotations=patch))
     assert len(due_notices(told, incident_notices(told), hooks, T0 + 10)) == 2
     assert due_notices(told, incident_notices(told), hooks, T0 + 7200) == ()
     spoilt = msgspec.structs.replace(incident, metadata=ObjectMeta(annotations={ANNOTATION: "no json"}))
-    assert taken_notices(spoilt) == {}
+    assert taken_incident_notices(spoilt) == {}
 
 
 def test_what_is_posted_is_a_sentence_and_the_facts() -> None:
@@ -207,11 +207,11 @@ def test_what_is_posted_is_a_sentence_and_the_facts() -> None:
 
 def test_a_breaker_is_told_when_it_opens_and_when_it_closes() -> None:
     policy = RemedyPolicy(metadata=ObjectMeta(name="p"))
-    assert breaker_notices(policy) == []
+    assert breaker_incident_notices(policy) == []
     opened = RemedyPolicyStatus(breaker=BreakerStatus(open=True, since=at(0), message="5 of 8 nodes failed."))
-    found = breaker_notices(msgspec.structs.replace(policy, status=opened))
+    found = breaker_incident_notices(msgspec.structs.replace(policy, status=opened))
     assert [(n.event, n.text) for n in found] == [("Breaker", "Breaker of policy p is open. 5 of 8 nodes failed.")]
     again = RemedyPolicyStatus(breaker=BreakerStatus(since=at(0), closes_at=at(600)))
-    [over] = breaker_notices(msgspec.structs.replace(policy, status=again))
+    [over] = breaker_incident_notices(msgspec.structs.replace(policy, status=again))
     assert (over.text, over.at) == ("Breaker of policy p is closed. Remedies go on.", at(600))
     assert over.id != found[0].id

@@ -16,11 +16,11 @@ from remuda.api.remedies import Drain
 from remuda.core.remedies.drain import (
     GONE_S,
     DrainRequest,
+    domain_recycled_by_remedy,
     has_to_be_drained,
+    node_drain_patch_for_remedy,
     other_actor_on_node,
     plan_drain,
-    recycle_domain,
-    remedy_node_patch,
 )
 from tests.builders.remedies import T0, a_pod, ledger, machine
 
@@ -30,7 +30,7 @@ DRAIN = Drain(checkpoint_seconds=60.0, deadline_seconds=300.0)
 
 def patched(node: Node, **wanted: Any) -> Node:
     options = {"hold": False, "cordon": False, "request": None, **wanted}
-    return from_wire(Node, merge_patch(to_wire(node), remedy_node_patch(node, "inc", **options)))
+    return from_wire(Node, merge_patch(to_wire(node), node_drain_patch_for_remedy(node, "inc", **options)))
 
 
 def cordoned(**annotations: str) -> Node:
@@ -131,12 +131,12 @@ def test_a_pod_that_is_gone_but_for_its_word_is_not_waited_for_for_ever() -> Non
 def test_a_domain_is_known_by_its_label_and_by_its_machine() -> None:
     trays = [machine(f"n{i}", **{LABEL_CLIQUE: "c.1"}) for i in range(3)]
     other = machine("x", **{LABEL_CLIQUE: "c.2"})
-    whole = recycle_domain(trays[0], ledger("n0", model="dgx-h100"), [*trays, other])
+    whole = domain_recycled_by_remedy(trays[0], ledger("n0", model="dgx-h100"), [*trays, other])
     assert (whole.name, whole.nodes, whole.missing) == ("nvlink/c.1", ("n0", "n1", "n2"), 0)
-    part = recycle_domain(trays[0], ledger("n0", model="gb200-nvl72-tray"), trays)
+    part = domain_recycled_by_remedy(trays[0], ledger("n0", model="gb200-nvl72-tray"), trays)
     assert (part.nodes, part.missing) == (("n0", "n1", "n2"), 15)
-    alone = recycle_domain(machine("y"), ledger("y", model="dgx-h100"), trays)
+    alone = domain_recycled_by_remedy(machine("y"), ledger("y", model="dgx-h100"), trays)
     assert (alone.name, alone.nodes) == ("", ("y",))
-    unlabelled = recycle_domain(machine("y"), ledger("y", model="gb200-nvl72-tray"), trays)
+    unlabelled = domain_recycled_by_remedy(machine("y"), ledger("y", model="gb200-nvl72-tray"), trays)
     assert unlabelled.name
     assert unlabelled.missing == 17

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remuda.api.errors import Refusal
-from remuda.core.remedies.hook_kinds import HookKind, check_hook_kind, parse_hook_kinds
+from remuda.core.remedies.hook_kinds import HookKind, parse_hook_kinds, require_allowed_remedy_hook_kind
 
 
 def body(version: str, kind: str, namespace: str = "") -> dict[str, object]:
@@ -59,7 +59,7 @@ def test_what_cannot_be_allowed_is_refused_with_the_fix(text: str, words: str) -
     ids=lambda asked: f"{asked['kind']}-{asked['metadata']}",
 )
 def test_what_is_allowed_may_be_made(asked: dict[str, object]) -> None:
-    check_hook_kind(asked, parse_hook_kinds(ALLOWED))
+    require_allowed_remedy_hook_kind(asked, parse_hook_kinds(ALLOWED))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_is_allowed_may_be_made(asked: dict[str, object]) -> None:
 @pytest.mark.parametrize("allowed", [(), ALLOWED], ids=["none", "some"])
 def test_everything_else_is_refused_by_name(asked: dict[str, object], allowed: tuple[str, ...]) -> None:
     with pytest.raises(Refusal) as caught:
-        check_hook_kind(asked, parse_hook_kinds(allowed))
+        require_allowed_remedy_hook_kind(asked, parse_hook_kinds(allowed))
     assert caught.value.reason == "HookKindNotAllowed"
     assert str(asked["kind"]) in caught.value.message
     assert caught.value.fix

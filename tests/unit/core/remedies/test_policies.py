@@ -10,16 +10,16 @@ from remuda.api.devices import DeviceState
 from remuda.api.incidents import IncidentVerdict
 from remuda.api.meta import to_time
 from remuda.api.remedies import Action, Pause, PolicySelector
-from remuda.core.devices.fault_codes import DeviceRemedy, classify_fault, fault_table
+from remuda.core.devices.fault_codes import DeviceRemedy, classify_device_fault_code, fault_table
 from remuda.core.remedies.policies import (
     BUILT_IN,
     PolicyOverlap,
     is_policy_paused,
-    ladder_for_verdict,
     policy_overlaps,
     policy_patterns_meet,
     remedy_policy_for,
-    unknown_ladder_reasons,
+    remedy_policy_ladder_for_verdict,
+    remedy_reasons_matching_no_fault,
 )
 from remuda.core.remedies.rungs import ladder_rungs_in_words
 from tests.builders.remedies import ladder, remedy_policy
@@ -86,8 +86,8 @@ def test_whether_two_patterns_can_fit_one_text(one: str, other: str, meet: bool)
 
 
 def ladder_of(code: str, source: str = "kmsg") -> str:
-    fault = classify_fault(source, code)
-    found = ladder_for_verdict(
+    fault = classify_device_fault_code(source, code)
+    found = remedy_policy_ladder_for_verdict(
         BUILT_IN, IncidentVerdict(state=fault.effect, reason=fault.reason, remedy=fault.remedy.value)
     )
     return ladder_rungs_in_words(found) if found is not None else ""
@@ -114,7 +114,7 @@ def test_the_reason_goes_before_the_remedy_and_that_before_anything() -> None:
     )
 
     def when(reason: str, remedy: str, state: DeviceState = DeviceState.UNHEALTHY) -> str:
-        found = ladder_for_verdict(policy, IncidentVerdict(state=state, reason=reason, remedy=remedy))
+        found = remedy_policy_ladder_for_verdict(policy, IncidentVerdict(state=state, reason=reason, remedy=remedy))
         return found.when if found is not None else ""
 
     assert when("Xid48", "ResetDevice") == "Xid48"
@@ -127,7 +127,7 @@ def test_the_reason_goes_before_the_remedy_and_that_before_anything() -> None:
 
 def test_reasons_no_fault_has_are_told() -> None:
     policy = remedy_policy("p", ladders=[ladder("Xid79", Action.PROBE), ladder("Xid7999", Action.PROBE)])
-    assert unknown_ladder_reasons(policy) == ["Xid7999"]
+    assert remedy_reasons_matching_no_fault(policy) == ["Xid7999"]
 
 
 def test_a_pause_ends_by_itself() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from remuda.api.devices import Observed, ObservedDevice, ObservedLink
 from remuda.core.state.snapshot import NodeView
-from remuda.core.state.transaction import choose_device_rows
+from remuda.core.state.transaction import choose_snapshot_device_rows
 
 
 def a_view(observed: Observed | None) -> NodeView:
@@ -34,25 +34,25 @@ def two_sockets(*ids: str) -> NodeView:
     ],
 )
 def test_on_two_sockets_a_pair_stays_together(free: int, count: int, chosen: int) -> None:
-    assert choose_device_rows(two_sockets(), free, count) == chosen
+    assert choose_snapshot_device_rows(two_sockets(), free, count) == chosen
 
 
 def test_rows_need_not_be_in_the_models_order() -> None:
     view = two_sockets("gpu-3", "gpu-1", "gpu-2")
-    assert choose_device_rows(view, 0b111, 2) == 0b101  # gpu-3 and gpu-2
+    assert choose_snapshot_device_rows(view, 0b111, 2) == 0b101  # gpu-3 and gpu-2
 
 
 def test_slices_are_taken_from_the_lowest() -> None:
     view = two_sockets("gpu-0", "gpu-1", "gpu-0-1g.10gb-0", "gpu-0-1g.10gb-1", "gpu-0-1g.10gb-2")
-    assert choose_device_rows(view, 0b11100, 2) == 0b01100
+    assert choose_snapshot_device_rows(view, 0b11100, 2) == 0b01100
 
 
 def test_an_unknown_machine_is_judged_by_what_it_shows() -> None:
     links = [ObservedLink("nvlink", ["gpu-0", "gpu-3"])]
     view = a_view(Observed(model="homemade", devices=rows("gpu-0", "gpu-1", "gpu-2", "gpu-3"), links=links))
-    assert choose_device_rows(view, 0b1111, 2) == 0b1001
+    assert choose_snapshot_device_rows(view, 0b1111, 2) == 0b1001
 
 
 def test_with_nothing_known_the_lowest_are_taken() -> None:
-    assert choose_device_rows(a_view(None), 0b1110, 2) == 0b0110
-    assert choose_device_rows(a_view(Observed(devices=rows("x", "y", "z"))), 0b110, 1) == 0b010
+    assert choose_snapshot_device_rows(a_view(None), 0b1110, 2) == 0b0110
+    assert choose_snapshot_device_rows(a_view(Observed(devices=rows("x", "y", "z"))), 0b110, 1) == 0b010

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from remuda.api.errors import ApiError, Conflict, NotFound, TooManyRequests, Unavailable
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.core.scheduling.placement_request import Assignment, pod_ask_of
+from remuda.core.scheduling.placement_request import Assignment, placement_ask_of_pod
 from remuda.core.scheduling.unanswered_bindings import (
     IN_FLIGHT_S,
     BindingStep,
@@ -19,7 +19,7 @@ from tests.builders.happenings import after
 from tests.builders.pods import a_pod
 
 WAITS = a_pod("p", uid="u", node="")
-SENT = UnansweredBinding(Assignment(pod_ask_of(WAITS), "n1", ("gpu-0",)), 100.0)
+SENT = UnansweredBinding(Assignment(placement_ask_of_pod(WAITS), "n1", ("gpu-0",)), 100.0)
 LEAVING = replace(WAITS, metadata=replace(WAITS.metadata, deletion_timestamp=after(0.0)))
 ENDED = replace(WAITS, status=replace(WAITS.status, phase="Failed"))
 

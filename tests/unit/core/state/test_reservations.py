@@ -6,12 +6,12 @@ import msgspec
 
 from remuda.core.scheduling.gang_placement import plan_placement
 from remuda.core.scheduling.placement_request import GangAsk
-from remuda.core.state.reservations import Reservation, lone_pod_key
+from remuda.core.state.reservations import Reservation, lone_pod_reservation_key
 from remuda.core.state.snapshot import Snapshot, build_snapshot
 from tests.builders.gangs import a_gang_ask, a_held_pod, a_node, a_snapshot, racks
 
 ALL = tuple(f"gpu-{i}" for i in range(8))
-LENT = Reservation("node-01", ALL, ("default/job", lone_pod_key("else", "guest")))
+LENT = Reservation("node-01", ALL, ("default/job", lone_pod_reservation_key("else", "guest")))
 
 
 def names(*asks: object, nodes: int = 1, reserved: tuple[Reservation, ...] = (LENT,)) -> dict[str, str]:
@@ -23,7 +23,7 @@ def names(*asks: object, nodes: int = 1, reserved: tuple[Reservation, ...] = (LE
 
 def test_only_its_askers_get_a_reserved_place() -> None:
     stranger, gang = a_gang_ask(1, key="default/other"), a_gang_ask(1, key="default/job")
-    guest = a_gang_ask(1, key=lone_pod_key("else", "guest"))
+    guest = a_gang_ask(1, key=lone_pod_reservation_key("else", "guest"))
     assert names(stranger) == {}
     assert names(stranger, gang) == {"job-0": "node-01"}
     assert names(stranger, guest) == {"guest-0": "node-01"}
@@ -31,9 +31,9 @@ def test_only_its_askers_get_a_reserved_place() -> None:
 
 
 def test_two_askers_never_get_the_same_devices() -> None:
-    gang, guest = a_gang_ask(1, key="default/job"), a_gang_ask(1, key=lone_pod_key("else", "guest"))
+    gang, guest = a_gang_ask(1, key="default/job"), a_gang_ask(1, key=lone_pod_reservation_key("else", "guest"))
     assert len(names(gang, guest)) == 1
-    halves = (a_gang_ask(1, 4, key="default/job"), a_gang_ask(1, 4, key=lone_pod_key("else", "guest")))
+    halves = (a_gang_ask(1, 4, key="default/job"), a_gang_ask(1, 4, key=lone_pod_reservation_key("else", "guest")))
     assert names(*halves) == {"job-0": "node-01", "guest-0": "node-01"}
 
 
@@ -45,7 +45,7 @@ def test_a_spare_may_return_to_its_place() -> None:
 
 def test_a_refusal_is_not_passed_on_to_one_that_has_a_place() -> None:
     """Both ask for the same; the first has no reservation."""
-    guest = a_gang_ask(1, key=lone_pod_key("else", "guest"))
+    guest = a_gang_ask(1, key=lone_pod_reservation_key("else", "guest"))
     asks = [a_gang_ask(1, key="default/other"), guest, a_gang_ask(1, key="default/third")]
     assert names(*asks) == {"guest-0": "node-01"}
 
@@ -61,8 +61,8 @@ def test_what_is_held_or_broken_is_not_free_to_an_asker_either() -> None:
 
 # -- what is counted ---------------------------------------------------------------------------------------------------
 
-FIRST = Reservation("node-01", ALL[:4], ("default/job", lone_pod_key("else", "guest")), {"cpu": 6000})
-SECOND = Reservation("node-01", ALL[4:], ("default/job", lone_pod_key("else", "other")), {"cpu": 3000})
+FIRST = Reservation("node-01", ALL[:4], ("default/job", lone_pod_reservation_key("else", "guest")), {"cpu": 6000})
+SECOND = Reservation("node-01", ALL[4:], ("default/job", lone_pod_reservation_key("else", "other")), {"cpu": 3000})
 
 
 def counted(*reserved: Reservation, cpu: int = 10) -> Snapshot:
@@ -84,7 +84,7 @@ def placed(picture: Snapshot, *asks: GangAsk) -> set[str]:
     return {a.pod.name for a in plan_placement(picture, asks).assignments}
 
 
-GANG, GUEST, OTHER = "default/job", lone_pod_key("else", "guest"), lone_pod_key("else", "other")
+GANG, GUEST, OTHER = "default/job", lone_pod_reservation_key("else", "guest"), lone_pod_reservation_key("else", "other")
 
 
 def test_amounts_of_a_place_are_in_no_count_but_its_askers() -> None:

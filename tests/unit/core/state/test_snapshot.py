@@ -9,8 +9,8 @@ from remuda.api.codec import from_wire
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.kubernetes.core_v1 import Pod, Taint, Toleration
 from remuda.api.meta import ObjectMeta
-from remuda.core.scheduling.placement_request import pod_ask_of
-from remuda.core.state.snapshot import build_snapshot, devices_of_pod, tolerates_taints
+from remuda.core.scheduling.placement_request import placement_ask_of_pod
+from remuda.core.state.snapshot import build_snapshot, snapshot_devices_of_pod, tolerates_taints
 from tests.builders.gangs import RACK, NodeBuilder, a_held_pod, a_node, a_snapshot, racks
 
 TAINT = Taint("gpu", "NoSchedule", "h100")
@@ -93,7 +93,7 @@ def test_what_a_gang_could_have_if_it_let_go() -> None:
     node = a_node().device("gpu-1", DeviceState.UNHEALTHY)
     pod = a_held_pod("p", "node-01", ["gpu-0", "gpu-1"])
     snapshot = a_snapshot([node], [pod])
-    after = snapshot.releasing([("node-01", devices_of_pod(pod), {}), ("node-99", ("gpu-0",), {})])
+    after = snapshot.releasing([("node-01", snapshot_devices_of_pod(pod), {}), ("node-99", ("gpu-0",), {})])
     assert snapshot.free == (0b11111100,)
     assert after.free == (0b11111101,), "a broken device does not become free by being given back"
 
@@ -132,7 +132,7 @@ def test_what_a_pod_asks_for() -> None:
         "nodeSelector": {"z": "1", "a": "2"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
     }
-    ask = pod_ask_of(from_wire(Pod, {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}))
+    ask = placement_ask_of_pod(from_wire(Pod, {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}))
     assert (ask.namespace, ask.name, ask.uid, ask.gpus) == ("n", "p", "u", 3)
     assert ask.node_selector == (("a", "2"), ("z", "1"))
     assert ask.tolerations == (Toleration("gpu", "Exists"),)

@@ -12,7 +12,7 @@ from remuda.api.devices import Holding, NodeDevices, ObservedDevice, Verdict
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.core.scheduling.gang_placement import place_gang_members
-from remuda.core.scheduling.placement_request import GangAsk, PodAsk, pod_ask_of
+from remuda.core.scheduling.placement_request import GangAsk, PodAsk, placement_ask_of_pod
 from remuda.core.state.pod_requests import requests_of_pod
 from remuda.core.state.snapshot import Snapshot, build_snapshot
 from tests.builders.gangs import a_held_pod, a_node
@@ -66,7 +66,7 @@ def sliced(*slices: str) -> NodeDevices:
 
 
 def placed(snapshot: Snapshot, pod: Pod) -> tuple[str, ...] | str:
-    found = place_gang_members(snapshot, GangAsk("g", (pod_ask_of(pod),)))
+    found = place_gang_members(snapshot, GangAsk("g", (placement_ask_of_pod(pod),)))
     return f"{found.reason}: {found.message}" if isinstance(found, Refusal) else found[0].devices
 
 
@@ -155,6 +155,6 @@ def test_letting_go_gives_back_counts_too() -> None:
 
 
 def test_an_ask_says_everything_it_needs() -> None:
-    ask = pod_ask_of(a_pod({GPU: 2, MIG: 1, "cpu": 1}))
+    ask = placement_ask_of_pod(a_pod({GPU: 2, MIG: 1, "cpu": 1}))
     assert ask == PodAsk("default", "p", "uid-p", 2, others=((("cpu", 1000)), (MIG, 1)))
     assert ask.requests == {GPU: 2, MIG: 1, "cpu": 1000}

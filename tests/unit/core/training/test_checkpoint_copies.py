@@ -25,10 +25,10 @@ from remuda.core.training.checkpoint_copies import (
     CopyCandidate,
     copies_to_drop,
     copy_candidates_in_order,
-    gang_step_of_rank,
     has_checkpoints_per_node,
     is_in_history,
     is_rank_hosted_by,
+    kept_checkpoint_step_of_rank,
     next_step_to_copy,
     resumes_after_start,
 )
@@ -131,10 +131,10 @@ def test_where_one_writes_for_all_the_others_miss_nothing() -> None:
     members = [Member(rank, "worker", f"p{rank}", f"u{rank}", f"n{rank}") for rank in range(2)]
     one = Progress(kept=[KeptCheckpoint(10, 1)])
     status = TrainingJobStatus(members=members, progress=one, copies=[RankCopies(0, "n0", "n5")])
-    assert gang_step_of_rank(status, 0) == 10
-    assert gang_step_of_rank(status, 1) is None
+    assert kept_checkpoint_step_of_rank(status, 0) == 10
+    assert kept_checkpoint_step_of_rank(status, 1) is None
     each = TrainingJobStatus(members=members, progress=Progress(kept=[KeptCheckpoint(10, 2)]))
-    assert gang_step_of_rank(each, 1) == 10
+    assert kept_checkpoint_step_of_rank(each, 1) == 10
 
 
 # --- what the manager counts --------------------------------------------------------------------------------------------

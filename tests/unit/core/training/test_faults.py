@@ -13,7 +13,7 @@ from remuda.api.training import Cause, Member, TrainingJob
 from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.state.leaving_nodes import NodeLeavingState
 from remuda.core.training.checkpoint_sizes import common_checkpoint
-from remuda.core.training.faults import command_never_ran, find_member_faults
+from remuda.core.training.faults import find_member_faults, training_command_never_ran
 from tests.builders.gangs import a_held_pod, a_job, a_report
 
 NOW = 1000.0
@@ -155,12 +155,12 @@ STEP = MemberProgress(ATTEMPT, 5, NOW, NOW - 5)
 )
 def test_a_command_that_never_ran(code: int, message: str, progress: MemberProgress | None, reason: str | None) -> None:
     view = PodView(POD, a_report(POD, "exited", ATTEMPT, code=code, message=message), progress)
-    answer = command_never_ran(job(), {POD.uid: view})
+    answer = training_command_never_ran(job(), {POD.uid: view})
     assert (answer[0] if answer else None) == reason
 
 
 def test_an_older_attempts_end_is_not_read() -> None:
-    assert command_never_ran(job(), {POD.uid: a_view("exited", 1, code=127, message="x")}) is None
+    assert training_command_never_ran(job(), {POD.uid: a_view("exited", 1, code=127, message="x")}) is None
     assert find_member_faults(job("Closed"), {POD.uid: a_view("exited", 1, code=1)}, NOW) == []
 
 

@@ -12,12 +12,12 @@ from remuda.api.names import RESOURCE_GPU
 from remuda.core.state.cluster_capacity import (
     ClusterCapacity,
     NodeMake,
-    is_ledger_of_same_size,
-    is_node_of_same_size,
+    ledger_keeps_cluster_capacity,
     node_amounts,
+    node_keeps_cluster_capacity,
     sum_capacity,
 )
-from remuda.core.training.gang_size import gang_too_large
+from remuda.core.training.gang_size import training_gang_size_refusal
 from remuda.core.training.planning_context import GANG_TOO_LARGE, PODS_A_LOOK
 from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gangs import JobBuilder, a_job, a_node, racks
@@ -58,11 +58,11 @@ def test_a_node_has_the_most_that_anybody_says_of_it() -> None:
 
 def test_only_what_a_node_has_makes_it_another_size() -> None:
     node, cordoned = a_node().gpus(8), a_node().gpus(8).cordoned()
-    assert is_node_of_same_size(node.node(), cordoned.node())
-    assert not is_node_of_same_size(None, node.node())
-    assert is_ledger_of_same_size(node.devices(), node.quarantined("gpu-1").devices())
-    assert not is_ledger_of_same_size(node.devices(), a_node().gpus(4).devices())
-    assert is_ledger_of_same_size(None, None)
+    assert node_keeps_cluster_capacity(node.node(), cordoned.node())
+    assert not node_keeps_cluster_capacity(None, node.node())
+    assert ledger_keeps_cluster_capacity(node.devices(), node.quarantined("gpu-1").devices())
+    assert not ledger_keeps_cluster_capacity(node.devices(), a_node().gpus(4).devices())
+    assert ledger_keeps_cluster_capacity(None, None)
 
 
 # --- the verdict ------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_only_what_a_node_has_makes_it_another_size() -> None:
 
 def verdict(job: JobBuilder, capacity: ClusterCapacity, **rooms: int) -> str:
     roles = job.build().spec.roles
-    said = gang_too_large(roles, {r.name: rooms.get(r.name, 0) for r in roles}, capacity)
+    said = training_gang_size_refusal(roles, {r.name: rooms.get(r.name, 0) for r in roles}, capacity)
     return "" if said is None else f"{said.reason}: {said.message} {said.fix}"
 
 

@@ -9,12 +9,12 @@ from remuda.api.training import TrainingJobStatus
 from remuda.core.gang.pod_view import MemberProgress
 from remuda.core.training.backoff import (
     PodCreateBackoff,
-    is_new_job_pod_refusal,
-    next_job_pod_backoff,
+    is_new_training_pod_refusal,
+    next_training_pod_backoff,
     pod_create_wait_s,
 )
-from remuda.core.training.progress import job_eta, step_pace_s
-from remuda.core.training.status_events import job_events_of
+from remuda.core.training.progress import training_job_eta, training_step_pace_s
+from remuda.core.training.status_events import training_job_status_events
 from tests.builders.gang_model import a_gang
 from tests.builders.gangs import a_job, racks
 
@@ -26,9 +26,9 @@ def beat(step: int, time: float, first: float = 0.0) -> MemberProgress:
 
 
 def test_the_pace_is_that_of_the_attempt_checkpoints_included() -> None:
-    assert step_pace_s([beat(21, 40.0), beat(23, 41.0)], 0, 1.0) == 2.0
-    assert step_pace_s([beat(5, 40.0)], 0, 1.0) == 1.0, "too few steps to say"
-    assert step_pace_s([beat(121, 40.0)], 100, 1.0) == 2.0, "counted from where it resumed"
+    assert training_step_pace_s([beat(21, 40.0), beat(23, 41.0)], 0, 1.0) == 2.0
+    assert training_step_pace_s([beat(5, 40.0)], 0, 1.0) == 1.0, "too few steps to say"
+    assert training_step_pace_s([beat(121, 40.0)], 100, 1.0) == 2.0, "counted from where it resumed"
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_the_pace_is_that_of_the_attempt_checkpoints_included() -> None:
     [(10, 110, 2.0, 1.0, 200.0), (10, 110, 2.0, 0.5, 400.0), (120, 110, 2.0, 1.0, 0.0), (10, 110, 1.0, 0.0, 2000.0)],
 )
 def test_the_estimate(step: int, total: int, pace: float, ettr: float, left: float) -> None:
-    assert job_eta(step, total, pace, ettr, NOW) == NOW + left
+    assert training_job_eta(step, total, pace, ettr, NOW) == NOW + left
 
 
 def test_no_estimate_without_a_total_or_a_pace() -> None:
-    assert job_eta(10, 0, 1.0, 1.0, NOW) is None
-    assert job_eta(10, 100, 0.0, 1.0, NOW) is None
+    assert training_job_eta(10, 0, 1.0, 1.0, NOW) is None
+    assert training_job_eta(10, 100, 0.0, 1.0, NOW) is None
 
 
 def test_a_gang_says_when_it_will_be_done() -> None:
@@ -61,7 +61,7 @@ def test_refused_pods_are_tried_again_ever_more_rarely() -> None:
     waits = []
     refused: PodCreateBackoff | None = None
     for _ in range(8):
-        refused = next_job_pod_backoff(refused, "quota", NOW)
+        refused = next_training_pod_backoff(refused, "quota", NOW)
         waits.append(refused.until - NOW)
     assert waits == [1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0, 15.0]
     assert pod_create_wait_s(refused, NOW + 14.0) == 1.0
@@ -70,17 +70,17 @@ def test_refused_pods_are_tried_again_ever_more_rarely() -> None:
 
 
 def test_the_same_refusal_is_told_once() -> None:
-    first = next_job_pod_backoff(None, "quota", NOW)
-    assert is_new_job_pod_refusal(None, first)
-    assert not is_new_job_pod_refusal(first, next_job_pod_backoff(first, "quota", NOW))
-    assert is_new_job_pod_refusal(first, next_job_pod_backoff(first, "policy", NOW))
+    first = next_training_pod_backoff(None, "quota", NOW)
+    assert is_new_training_pod_refusal(None, first)
+    assert not is_new_training_pod_refusal(first, next_training_pod_backoff(first, "quota", NOW))
+    assert is_new_training_pod_refusal(first, next_training_pod_backoff(first, "policy", NOW))
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
 def reasons(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
-    return [news.reason for news in job_events_of(before, after)]
+    return [news.reason for news in training_job_status_events(before, after)]
 
 
 def test_a_suspension_is_told_as_what_it_is() -> None:

@@ -1,7 +1,7 @@
 """The environment of a rank: every dialect says the same."""
 
 from remuda.api.training import Member
-from remuda.core.training.rendezvous import rank_env, rendezvous_ports
+from remuda.core.training.rendezvous import rendezvous_env_of_rank, rendezvous_ports
 from tests.builders.gangs import a_job
 
 MEMBERS = [Member(r, "worker", f"job-worker-{r}", f"u{r}", address=f"127.1.0.{r + 1}") for r in range(2)]
@@ -9,7 +9,7 @@ MEMBERS = [Member(r, "worker", f"job-worker-{r}", f"u{r}", address=f"127.1.0.{r 
 
 def env_of(rank: int, **status: object) -> dict[str, str]:
     job = a_job().status(members=MEMBERS, attempt=3, **status).build()
-    return rank_env(job, MEMBERS[rank], gpus=4)
+    return rendezvous_env_of_rank(job, MEMBERS[rank], gpus=4)
 
 
 def test_all_dialects_agree() -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from remuda.api.conditions import find_condition
 from remuda.api.training import SuccessPolicy
-from remuda.core.training.rendezvous import rank_env
+from remuda.core.training.rendezvous import rendezvous_env_of_rank
 from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gangs import JobBuilder, a_job, racks
 
@@ -75,7 +75,7 @@ def test_a_role_after_another_one_starts_when_that_has_ended() -> None:
     assert gang.status.done_roles == ["worker"]
     assert {p.labels["remuda.dev/role"] for p in gang.gang} == {"follower"}
     assert (gang.status.attempt, gang.status.used, gang.status.recoveries) == (2, {}, [])
-    env = rank_env(gang.job, gang.member(0), 1)
+    env = rendezvous_env_of_rank(gang.job, gang.member(0), 1)
     assert (env["RANK"], env["WORLD_SIZE"]) == ("0", "2")
     for member in gang.status.members:
         gang.crash(member.uid, 0)
@@ -126,7 +126,7 @@ def test_a_role_joins_when_the_other_one_runs_and_leaves_it_alone() -> None:
     assert gang.is_running, gang.status
     assert roles(gang) == [(0, "worker"), (1, "follower"), (2, "follower")]
     assert (gang.status.attempt, gang.status.held_roles) == (1, [])
-    assert rank_env(gang.job, gang.member(0), 1)["WORLD_SIZE"] == "3"
+    assert rendezvous_env_of_rank(gang.job, gang.member(0), 1)["WORLD_SIZE"] == "3"
 
 
 def test_the_first_one_is_told_the_size_of_the_whole_world() -> None:
@@ -134,7 +134,7 @@ def test_the_first_one_is_told_the_size_of_the_whole_world() -> None:
     while gang.status.barrier != "Open":
         gang.round()
     assert [m.role for m in gang.status.members] == ["worker"]
-    assert rank_env(gang.job, gang.member(0), 1)["WORLD_SIZE"] == "3"
+    assert rendezvous_env_of_rank(gang.job, gang.member(0), 1)["WORLD_SIZE"] == "3"
 
 
 def test_a_held_role_starts_whole() -> None:

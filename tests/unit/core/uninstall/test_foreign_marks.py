@@ -7,12 +7,12 @@ from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Node, NodeSpec, Pod, PodStatus
 from remuda.api.meta import Condition, ObjectMeta, OwnerReference
 from remuda.core.uninstall.foreign_marks import (
-    is_pod_of_training_job,
+    is_training_pod_at_uninstall,
     node_patch_in_words,
-    orphan_pod,
+    orphan_pod_at_uninstall,
     unmark_job,
     unmark_node,
-    unmark_pod,
+    unmark_pod_at_uninstall,
 )
 
 OURS = {
@@ -67,13 +67,13 @@ def test_a_pod_keeps_what_its_user_told_remuda() -> None:
     said = {"remuda.dev/device-failed": "restart", "remuda.dev/devices": "gpu-0", "remuda.dev/rejections": "2"}
     conditions = [Condition("Ready", "True"), Condition("DeviceFailed", "True"), Condition("PlacedByRemuda", "True")]
     pod = Pod(metadata=ObjectMeta(name="p", annotations=said), status=PodStatus(conditions=conditions))
-    meta, status = unmark_pod(pod)
+    meta, status = unmark_pod_at_uninstall(pod)
     assert merge_patch(to_wire(pod), meta)["metadata"]["annotations"] == {"remuda.dev/device-failed": "restart"}
     assert [condition["type"] for condition in status["status"]["conditions"]] == ["Ready"]
 
 
 def test_a_pod_without_marks_is_not_written() -> None:
-    assert unmark_pod(Pod(metadata=ObjectMeta(name="p"))) == ({}, {})
+    assert unmark_pod_at_uninstall(Pod(metadata=ObjectMeta(name="p"))) == ({}, {})
 
 
 def test_a_job_is_as_before() -> None:
@@ -86,11 +86,11 @@ def test_a_rank_loses_its_job_as_owner_and_no_other() -> None:
     job = OwnerReference("remuda.dev/v1alpha1", "TrainingJob", "job", "u1", controller=True, block_owner_deletion=True)
     other = OwnerReference("v1", "ConfigMap", "other", "u2")
     pod = Pod(metadata=ObjectMeta(name="p", owner_references=[job, other]))
-    assert is_pod_of_training_job(pod)
-    after = merge_patch(to_wire(pod), orphan_pod(pod))
+    assert is_training_pod_at_uninstall(pod)
+    after = merge_patch(to_wire(pod), orphan_pod_at_uninstall(pod))
     assert [owner["kind"] for owner in after["metadata"]["ownerReferences"]] == ["ConfigMap"]
 
 
 def test_a_job_of_another_group_is_nobody_of_ours() -> None:
     job = OwnerReference("example.com/v1", "TrainingJob", "job", "u1", controller=True)
-    assert not is_pod_of_training_job(Pod(metadata=ObjectMeta(name="p", owner_references=[job])))
+    assert not is_training_pod_at_uninstall(Pod(metadata=ObjectMeta(name="p", owner_references=[job])))

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from remuda.api.kubernetes.core_v1 import Lease, Node, NodeSpec, Pod, PodSpec
 from remuda.api.meta import ObjectMeta, OwnerReference
 from remuda.core.uninstall.cleaning_pods import cleaning_daemon_set
-from remuda.core.uninstall.installed_objects import SYSTEM, installed_objects, workloads_of
+from remuda.core.uninstall.installed_objects import SYSTEM, installed_objects, workloads_to_uninstall
 from remuda.core.uninstall.uninstall_plan import UninstallObserved, UninstallStep, plan_uninstall, what_stays
 from tests.builders.gangs import a_job
 
 DEPLOY = Path(__file__).parents[4] / "deploy"
-NAMES = {*workloads_of(SYSTEM), *installed_objects(SYSTEM)}
+NAMES = {*workloads_to_uninstall(SYSTEM), *installed_objects(SYSTEM)}
 
 
 def documents(*names: str) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ from remuda.embedded.apiserver.connections import (
     Connection,
     ConnectionLimits,
     ConnectionTable,
-    local_limits,
-    remote_limits,
+    local_apiserver_connection_limits,
+    remote_apiserver_connection_limits,
 )
 from remuda.embedded.apiserver.stream_seats import StreamPlaces
 
@@ -95,7 +95,7 @@ def test_a_place_is_given_back_once() -> None:
 
 @pytest.mark.parametrize("descriptors", [64, 256, 1_024, 65_536, 2**20])
 def test_half_of_the_descriptors_are_left_to_everything_else(descriptors: int) -> None:
-    remote, local = remote_limits(descriptors), local_limits(descriptors)
+    remote, local = remote_apiserver_connection_limits(descriptors), local_apiserver_connection_limits(descriptors)
     assert remote.most <= max(16, descriptors // 2)
     assert remote.most + local.most <= descriptors * 5 // 8 or descriptors < 256
     for limits in (remote, local):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_api_socket
+from remuda.embedded.apiserver.asgi_server import listen_asgi_tcp, serve_asgi_socket
 from remuda.embedded.apiserver.wire.http_exchange import HttpRequest, Receive, Scope, Send
 
 
 def test_accepted_connections_send_at_once_and_probe_dead_peers() -> None:
     """Without the first, a client that delays its acknowledgements waits 40 ms for every answer."""
-    with listen_tcp("127.0.0.1", 0) as listening:
+    with listen_asgi_tcp("127.0.0.1", 0) as listening:
         listening.setblocking(True)
         with socket.create_connection(listening.getsockname()):
             accepted, _ = listening.accept()
@@ -32,8 +32,8 @@ class AddressTeller:
 async def test_a_client_cannot_say_that_it_is_at_another_address() -> None:
     """Lanes and streams are shared out by address: with one for each request, somebody on this machine would have every turn."""
     ready = asyncio.Event()
-    listening = listen_tcp("127.0.0.1", 0)
-    serving = asyncio.create_task(serve_api_socket(AddressTeller(), listening, ready=ready))
+    listening = listen_asgi_tcp("127.0.0.1", 0)
+    serving = asyncio.create_task(serve_asgi_socket(AddressTeller(), listening, ready=ready))
     try:
         await ready.wait()
         reader, writer = await asyncio.open_connection(*listening.getsockname())

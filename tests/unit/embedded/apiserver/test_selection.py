@@ -5,8 +5,12 @@ from typing import Any
 import pytest
 
 from remuda.api.kubernetes.core_v1 import Node, Pod
-from remuda.api.selectors import EVERYTHING, FieldSelector, parse_field_selector, parse_selector
-from remuda.embedded.apiserver.selection import namespace_matcher, namespace_prefix, stored_object_matcher
+from remuda.api.selectors import EVERYTHING, FieldSelector, parse_api_field_selector, parse_selector
+from remuda.embedded.apiserver.selection import (
+    served_namespace_key_prefix,
+    served_namespace_matcher,
+    stored_object_matcher,
+)
 
 BODIES: list[dict[str, Any]] = [
     {"metadata": {"name": "a"}},
@@ -30,14 +34,14 @@ BODIES: list[dict[str, Any]] = [
     ],
 )
 def test_the_quick_test_of_one_field_answers_like_the_selector(text: str) -> None:
-    selector = parse_field_selector(text)
+    selector = parse_api_field_selector(text)
     matches = stored_object_matcher(EVERYTHING, selector)
     assert matches is not None
     assert [matches(body) for body in BODIES] == [selector.matches(body) for body in BODIES]
 
 
 def test_both_selectors_must_hold() -> None:
-    matches = stored_object_matcher(parse_selector("x"), parse_field_selector("metadata.name!=b"))
+    matches = stored_object_matcher(parse_selector("x"), parse_api_field_selector("metadata.name!=b"))
     assert matches is not None
     assert [body["metadata"]["name"] for body in BODIES if matches(body)] == ["c"]
 
@@ -47,12 +51,12 @@ def test_no_selector_is_no_test() -> None:
 
 
 def test_a_namespace_is_a_prefix_of_namespaced_kinds() -> None:
-    assert namespace_prefix(Pod.resource, "") == "//pods/"
-    assert namespace_prefix(Pod.resource, "team") == "//pods/team/"
-    assert namespace_prefix(Node.resource, "team") == "//nodes/"
+    assert served_namespace_key_prefix(Pod.resource, "") == "//pods/"
+    assert served_namespace_key_prefix(Pod.resource, "team") == "//pods/team/"
+    assert served_namespace_key_prefix(Node.resource, "team") == "//nodes/"
 
 
 def test_a_namespace_is_not_a_prefix_of_another() -> None:
-    matches = namespace_matcher("a", None)
+    matches = served_namespace_matcher("a", None)
     assert matches({"metadata": {"namespace": "a"}})
     assert not matches({"metadata": {"namespace": "ab"}})

@@ -14,7 +14,7 @@ import pytest
 from remuda.api.errors import ApiError
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
 from remuda.api.meta import ObjectMeta
-from remuda.embedded.apiserver.health_answers import storage_trouble_told, tell_health
+from remuda.embedded.apiserver.health_answers import apiserver_health_answer, storage_trouble_in_health_answer
 from remuda.embedded.apiserver.lease_renewals import is_lease_renewal
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
@@ -260,6 +260,6 @@ def test_an_io_error_is_named_after_what_the_file_system_says(
 )
 def test_readyz_tells_of_the_disk_and_livez_stays_ok(path: str, trouble: ApiError | None, code: int) -> None:
     for verbose in (True, False):
-        told = tell_health(path, trouble, verbose=verbose)
+        told = apiserver_health_answer(path, trouble, verbose=verbose)
         assert told.code == code
-        assert storage_trouble_told(told.text) == ("StorageFull: The disk is full." if code == 500 else "")
+        assert storage_trouble_in_health_answer(told.text) == ("StorageFull: The disk is full." if code == 500 else "")

@@ -196,8 +196,8 @@ def test_warnings_and_refusals_name_a_hundred_fields_at_most(validation: str) ->
 def test_a_schema_of_many_choices_met_by_a_long_list_is_paid_for() -> None:
     choices = {"type": "array", "items": {"anyOf": [{"minimum": 10, "maximum": n} for n in range(2_000)]}}
     schema = {"type": "object", "properties": {"a": choices}}
-    assert structural_schema.schema_misfits({"a": [10**6]}, schema)
-    assert refusal(lambda: structural_schema.schema_misfits({"a": list(range(5_000))}, schema)).code == 413
+    assert structural_schema.crd_schema_misfits({"a": [10**6]}, schema)
+    assert refusal(lambda: structural_schema.crd_schema_misfits({"a": list(range(5_000))}, schema)).code == 413
 
 
 def test_a_long_enum_is_paid_for() -> None:
@@ -205,22 +205,22 @@ def test_a_long_enum_is_paid_for() -> None:
         "type": "object",
         "properties": {"a": {"type": "array", "items": {"enum": [f"x{n}" for n in range(5_000)]}}},
     }
-    assert structural_schema.schema_misfits({"a": ["x4999"] * 50}, schema) == []
-    assert refusal(lambda: structural_schema.schema_misfits({"a": ["x4999"] * 5_000}, schema)).code == 413
+    assert structural_schema.crd_schema_misfits({"a": ["x4999"] * 50}, schema) == []
+    assert refusal(lambda: structural_schema.crd_schema_misfits({"a": ["x4999"] * 5_000}, schema)).code == 413
 
 
 def test_a_match_is_paid_for_by_the_size_of_pattern_and_text() -> None:
     hard = "[ab]*a[ab]{1000}[cd]"  # RE2's tables do not hold it: 1.5 s for 300 KB
-    assert patterns.schema_match_price("^[a-z0-9-]{1,63}$", "a" * 63) < 100
-    assert patterns.schema_match_price(hard, "ab" * 150_000) > 1_000_000
+    assert patterns.validation_pattern_price("^[a-z0-9-]{1,63}$", "a" * 63) < 100
+    assert patterns.validation_pattern_price(hard, "ab" * 150_000) > 1_000_000
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": hard}}}
-    assert structural_schema.schema_misfits({"a": "ab" * 100}, schema)
-    assert refusal(lambda: structural_schema.schema_misfits({"a": "ab" * 1_000_000}, schema)).code == 413
+    assert structural_schema.crd_schema_misfits({"a": "ab" * 100}, schema)
+    assert refusal(lambda: structural_schema.crd_schema_misfits({"a": "ab" * 1_000_000}, schema)).code == 413
 
 
 def test_misfits_are_told_up_to_a_hundred_and_shown_in_part() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"maximum": 1}}}}
-    assert len(structural_schema.schema_misfits({"a": [7] * 100_000}, schema)) == structural_schema.MAX_MISFITS
+    assert len(structural_schema.crd_schema_misfits({"a": [7] * 100_000}, schema)) == structural_schema.MAX_MISFITS
 
     class Long(list[int]):
         seen = 0

@@ -22,18 +22,18 @@ def gadget(**more: Any) -> dict[str, Any]:
 def test_true_is_not_one(value: Any) -> None:
     """Python takes them for equal, JSON does not."""
     old = gadget(spec={"a": True}, status={"b": True})
-    change = write_rules.replaced_change(GADGETS, old, gadget(spec={"a": value}), "")
+    change = write_rules.write_rule_for_replacement(GADGETS, old, gadget(spec={"a": value}), "")
     assert change is not None
     assert change.has_intent
     assert change.body["metadata"]["generation"] == 2
     assert change.body["spec"]["a"] is value
-    status = write_rules.replaced_change(GADGETS, old, gadget(status={"b": value}), "status")
+    status = write_rules.write_rule_for_replacement(GADGETS, old, gadget(status={"b": value}), "status")
     assert status is not None
     assert status.body["status"]["b"] is value
 
 
 def test_one_is_one_point_nought() -> None:
-    assert write_rules.replaced_change(GADGETS, gadget(spec={"a": 1}), gadget(spec={"a": 1.0}), "") is None
+    assert write_rules.write_rule_for_replacement(GADGETS, gadget(spec={"a": 1}), gadget(spec={"a": 1.0}), "") is None
 
 
 @pytest.mark.parametrize("subresource", ["", "status"])
@@ -41,8 +41,8 @@ def test_owners_go_by_an_empty_list_and_by_nothing_else(subresource: str) -> Non
     old = gadget(spec={"a": 1})
     old["metadata"]["managedFields"] = OWNERS
     new = gadget(spec={"a": 1})
-    assert write_rules.replaced_change(GADGETS, old, new, subresource) is None
+    assert write_rules.write_rule_for_replacement(GADGETS, old, new, subresource) is None
     new["metadata"]["managedFields"] = []
-    change = write_rules.replaced_change(GADGETS, old, new, subresource)
+    change = write_rules.write_rule_for_replacement(GADGETS, old, new, subresource)
     assert change is not None
     assert "managedFields" not in change.body["metadata"]

@@ -9,7 +9,7 @@ from remuda.api.kubernetes.policy_v1 import ResourceQuota
 from remuda.api.meta import ObjectMeta
 from remuda.embedded.builtin import BUILTIN_KINDS
 from remuda.embedded.builtin.informers import BuiltinView
-from remuda.embedded.builtin.namespaces import kind_without_struct
+from remuda.embedded.builtin.namespaces import structless_kind_for_builtin
 from remuda.embedded.builtin.pod_summaries import QuotaController
 from remuda.kube.runtime.work_queue import WorkQueue
 from tests.builders.api_trouble import refuse_next
@@ -20,7 +20,7 @@ from tests.builders.pods import a_pod
 
 async def _start(stage: ControllerStage) -> None:
     view, queue = BuiltinView(stage.api, jitter=lambda: 0.0), WorkQueue[str](jitter=lambda: 0.0)
-    kinds = {(k.resource.group, k.resource.plural): kind_without_struct(k.resource) for k in BUILTIN_KINDS}
+    kinds = {(k.resource.group, k.resource.plural): structless_kind_for_builtin(k.resource) for k in BUILTIN_KINDS}
     controller = QuotaController(stage.api, view, queue, kinds)
     await stage.sync(view.pods, view.quotas)
     stage.run(queue, controller)

@@ -15,8 +15,8 @@ from remuda.embedded.node.container_environment import (
     base_process_environment,
     container_command_line,
     container_environment,
+    container_environment_from_plugin,
     expand_env_references,
-    plugin_host_environment,
 )
 from remuda.link.allocation_port import Allocation
 from remuda.link.device_plugin_port import Mount
@@ -93,7 +93,7 @@ def test_the_machine_lends_little_and_our_python_comes_first() -> None:
 )
 def test_paths_in_mounts_are_told_as_the_machine_has_them(value: str, told: str) -> None:
     mounts = (Mount("/run/a/", "/state/a"), Mount("/run/a/deep", "/other/"))
-    assert plugin_host_environment({"V": value}, mounts) == {"V": told}
+    assert container_environment_from_plugin({"V": value}, mounts) == {"V": told}
 
 
 # --- how much there may be of it --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from remuda.api.kubernetes.core_v1 import (
     PodStatus,
 )
 from remuda.api.meta import KObject, ObjectMeta, to_time
-from remuda.embedded.node.pod_events import emit_status_events, emit_stop_event
+from remuda.embedded.node.pod_events import emit_container_status_events, emit_stop_event
 
 POD = Pod(metadata=ObjectMeta(name="p", uid="u"), spec=PodSpec(containers=[Container("main"), Container("side")]))
 RUNNING = ContainerState(running=ContainerStateRunning(to_time(1000.0)))
@@ -74,15 +74,15 @@ BACK_OFF = ("Warning", "BackOff", "Back-off restarting failed container main")
 )
 def test_what_is_said(before: PodStatus, after: PodStatus, said: list[tuple[str, str, str]]) -> None:
     heard = Heard()
-    emit_status_events(heard, POD, before, after)
+    emit_container_status_events(heard, POD, before, after)
     assert heard.said == said
 
 
 def test_a_refused_pod() -> None:
     heard = Heard()
     refused = PodStatus(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate failed: DeviceHeld")
-    emit_status_events(heard, POD, PodStatus(), refused)
-    emit_status_events(heard, POD, refused, refused)
+    emit_container_status_events(heard, POD, PodStatus(), refused)
+    emit_container_status_events(heard, POD, refused, refused)
     assert heard.said == [("Warning", "UnexpectedAdmissionError", "Allocate failed: DeviceHeld")]
 
 
@@ -90,7 +90,7 @@ def test_a_pod_that_is_told_to_end_has_not_failed() -> None:
     heard = Heard()
     going = msgspec.structs.replace(POD, metadata=ObjectMeta(name="p", deletion_timestamp=to_time(1.0)))
     emit_stop_event(heard, going)
-    emit_status_events(heard, going, a_status(RUNNING), a_status(ended(143, 15)))
+    emit_container_status_events(heard, going, a_status(RUNNING), a_status(ended(143, 15)))
     assert heard.said == [
         ("Normal", "Killing", "Stopping container main"),
         ("Normal", "Killing", "Stopping container side"),

@@ -23,7 +23,7 @@ from remuda.embedded.node.pod_lifecycle import (
     RemovePod,
     StartContainer,
     StopContainers,
-    plan_pod,
+    plan_pod_lifecycle_on_node,
 )
 from tests.builders.pods import a_pod
 
@@ -145,11 +145,11 @@ def record(container: ContainerRecord, **fields: Any) -> PodRecord:
     ],
 )
 def test_next_step(pod: Pod, known: PodRecord, actions: list[Action], wake_at: float | None) -> None:
-    plan = plan_pod(pod, known, {"a"}, NOW)
+    plan = plan_pod_lifecycle_on_node(pod, known, {"a"}, NOW)
     assert list(plan.actions) == actions
     assert plan.wake_at == wake_at
     assert not plan.finished
-    assert plan_pod(pod, known, {"a"}, NOW) == plan
+    assert plan_pod_lifecycle_on_node(pod, known, {"a"}, NOW) == plan
 
 
 @pytest.mark.parametrize(
@@ -167,29 +167,29 @@ def test_next_step(pod: Pod, known: PodRecord, actions: list[Action], wake_at: f
 def test_the_active_deadline(known: PodRecord, actions: list[Action], wake_at: float | None) -> None:
     pod = a_pod()
     pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, active_deadline_seconds=30))
-    plan = plan_pod(pod, known, {"a"}, NOW)
+    plan = plan_pod_lifecycle_on_node(pod, known, {"a"}, NOW)
     assert (list(plan.actions), plan.wake_at) == (actions, wake_at)
 
 
 def test_devices_go_back_before_the_end_is_published() -> None:
     done = record(ended(0))
-    assert not plan_pod(a_pod(policy="Never"), done, (), NOW).settled
-    assert plan_pod(a_pod(policy="Never"), record(ended(0), held=False), (), NOW).settled
+    assert not plan_pod_lifecycle_on_node(a_pod(policy="Never"), done, (), NOW).settled
+    assert plan_pod_lifecycle_on_node(a_pod(policy="Never"), record(ended(0), held=False), (), NOW).settled
 
 
 def test_the_object_is_removed_only_after_its_last_status_is_written() -> None:
     pod, known = a_pod(meta=DELETING), record(ended(143), held=False)
-    assert plan_pod(pod, known, (), NOW, written=False).actions == ()
-    assert plan_pod(pod, known, (), NOW, written=True).actions == (RemovePod(),)
+    assert plan_pod_lifecycle_on_node(pod, known, (), NOW, written=False).actions == ()
+    assert plan_pod_lifecycle_on_node(pod, known, (), NOW, written=True).actions == (RemovePod(),)
 
 
 def test_nothing_is_left_of_a_vanished_pod() -> None:
-    assert plan_pod(a_pod(), record(ended(137), vanished=True, held=False), (), NOW).finished
+    assert plan_pod_lifecycle_on_node(a_pod(), record(ended(137), vanished=True, held=False), (), NOW).finished
 
 
 def test_a_pod_with_a_zero_grace_is_killed_at_once() -> None:
     pod = a_pod(meta={**DELETING, "deletionGracePeriodSeconds": 0})
-    assert plan_pod(pod, record(running()), (), NOW).actions == (KillContainers(),)
+    assert plan_pod_lifecycle_on_node(pod, record(running()), (), NOW).actions == (KillContainers(),)
 
 
 def test_two_containers_end_together_only_when_both_are_done() -> None:
@@ -200,9 +200,9 @@ def test_two_containers_end_together_only_when_both_are_done() -> None:
     pod = from_wire(Pod, body)
     side = ContainerRecord("side", ContainerPhase.RUNNING, 0, NOW - 5)
     known = PodRecord((ended(0), side), admission=GRANTED, held=True)
-    assert plan_pod(pod, known, (), NOW).actions == ()
+    assert plan_pod_lifecycle_on_node(pod, known, (), NOW).actions == ()
     known = PodRecord((ended(0), ContainerRecord("side", ContainerPhase.WAITING)), admission=GRANTED, held=True)
-    assert plan_pod(pod, known, (), NOW).actions == (StartContainer("side", 0),)
+    assert plan_pod_lifecycle_on_node(pod, known, (), NOW).actions == (StartContainer("side", 0),)
 
 
 # --- init containers and sidecars -----------------------------------------------------------------------------------------
@@ -298,21 +298,21 @@ UP = ContainerPhase.RUNNING
 def test_init_containers(
     policy: str, inits: tuple[ContainerRecord, ...], main: ContainerRecord, actions: list[Action]
 ) -> None:
-    assert list(plan_pod(with_inits(policy), record(main, inits=inits), (), NOW).actions) == actions
+    assert list(plan_pod_lifecycle_on_node(with_inits(policy), record(main, inits=inits), (), NOW).actions) == actions
 
 
 def test_sidecars_are_stopped_last_and_within_the_grace() -> None:
     pod = with_inits(meta=DELETING)
     inits = (at("first", code=0), at("side", UP), at("last", code=0))
-    assert plan_pod(pod, record(running(), inits=inits), (), NOW).actions == (StopContainers(30.0),)
+    assert plan_pod_lifecycle_on_node(pod, record(running(), inits=inits), (), NOW).actions == (StopContainers(30.0),)
     half = record(ended(143), inits=inits, stopping_since=NOW - 10)
-    assert plan_pod(pod, half, (), NOW).actions == (StopContainers(20.0, True),)
+    assert plan_pod_lifecycle_on_node(pod, half, (), NOW).actions == (StopContainers(20.0, True),)
     told = record(ended(143), inits=inits, stopping_since=NOW - 10, sidecars_told=True)
-    assert plan_pod(pod, told, (), NOW) == PodPlan((), NOW + 20)
+    assert plan_pod_lifecycle_on_node(pod, told, (), NOW) == PodPlan((), NOW + 20)
     late = record(ended(143), inits=inits, stopping_since=NOW - 30, sidecars_told=True)
-    assert plan_pod(pod, late, (), NOW).actions == (KillContainers(),)
+    assert plan_pod_lifecycle_on_node(pod, late, (), NOW).actions == (KillContainers(),)
 
 
 def test_a_container_whose_devices_are_being_prepared_is_not_started_twice() -> None:
     known = record(waiting(), preparing=frozenset({"main"}))
-    assert plan_pod(a_pod(), known, (), NOW).actions == ()
+    assert plan_pod_lifecycle_on_node(a_pod(), known, (), NOW).actions == ()

@@ -16,10 +16,10 @@ from remuda.embedded.node.devices.device_ledger import DeviceHealth
 from remuda.embedded.node.pod_lifecycle import DeviceAdmission, PodRecord
 from remuda.embedded.node.pod_status import (
     device_health_in_status,
+    kubelet_pod_status_patch,
     merge_pod_conditions,
     pod_status_of,
-    pod_status_patch,
-    with_own_conditions,
+    with_kubelet_conditions_only,
 )
 from remuda.embedded.node.runtime_port import NO_LOCAL_COMMAND
 from tests.builders.pods import a_pod
@@ -120,7 +120,7 @@ def test_rendering_again_changes_nothing() -> None:
     first = pod_status_of(a_pod(), of(RUNNING), NEW, NOW)
     again = pod_status_of(a_pod(), of(RUNNING), first, NOW + 60)
     assert again == first
-    assert pod_status_patch(first, again) == {}
+    assert kubelet_pod_status_patch(first, again) == {}
 
 
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
@@ -135,8 +135,8 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
 def test_the_patch_names_what_changed_and_takes_back_what_is_gone() -> None:
     first = pod_status_of(a_pod(), of(RUNNING, notice=NO_LOCAL_COMMAND), NEW, NOW)
     then = pod_status_of(a_pod(), of(RUNNING), first, NOW)
-    assert pod_status_patch(first, then) == {"reason": None, "message": None}
-    assert pod_status_patch(NEW, pod_status_of(a_pod(), of(WAITING), NEW, NOW)).keys() == {
+    assert kubelet_pod_status_patch(first, then) == {"reason": None, "message": None}
+    assert kubelet_pod_status_patch(NEW, pod_status_of(a_pod(), of(WAITING), NEW, NOW)).keys() == {
         "podIP",
         "podIPs",
         "startTime",
@@ -147,7 +147,7 @@ def test_the_patch_names_what_changed_and_takes_back_what_is_gone() -> None:
 
 def test_the_default_phase_reaches_the_api() -> None:
     failed = pod_status_of(a_pod(policy="Never"), of(FAILED), NEW, NOW)
-    assert pod_status_patch(failed, NEW)["phase"] == "Pending"
+    assert kubelet_pod_status_patch(failed, NEW)["phase"] == "Pending"
 
 
 def test_conditions_of_others_are_carried_along_and_not_ours_to_write() -> None:
@@ -156,7 +156,7 @@ def test_conditions_of_others_are_carried_along_and_not_ours_to_write() -> None:
     ours = [Condition("Ready", "True")]
     assert merge_pod_conditions([stale, theirs], ours) == [ours[0], theirs]
     assert merge_pod_conditions([theirs], ours) == [theirs, ours[0]]
-    assert with_own_conditions(PodStatus(conditions=[theirs, stale])).conditions == [stale]
+    assert with_kubelet_conditions_only(PodStatus(conditions=[theirs, stale])).conditions == [stale]
 
 
 def test_row_49_devices_are_named_as_upstream_does_it() -> None:

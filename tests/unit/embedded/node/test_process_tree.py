@@ -48,7 +48,7 @@ def test_processes_are_found_by_a_whole_variable(proc: dict[str, bytes]) -> None
 def test_processes_are_found_by_a_whole_argument(proc: dict[str, bytes]) -> None:
     process(proc, 10, cmdline=b"python\0shim.py\0/a/spec.json\0")
     process(proc, 11, cmdline=b"cat\0/a/spec.json.tmp\0")
-    assert process_tree.processes_running("/a/spec.json").pids == [10]
+    assert process_tree.processes_with_shim_argument("/a/spec.json").pids == [10]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_process_whose_exec_ends_while_it_is_looked_at_is_found(
         return proc.get(path)
 
     monkeypatch.setattr(process_tree, "_read_proc_file", read)
-    assert process_tree.processes_running("/a/spec.json")
+    assert process_tree.processes_with_shim_argument("/a/spec.json")
     seen.clear()
     process(proc, 10, environ=b"", cmdline=b"", age_s=0.01)
     assert process_tree.processes_tagged("ID", {"one"})
@@ -94,6 +94,6 @@ def test_a_process_whose_exec_ends_while_it_is_looked_at_is_found(
 def test_group_leaders_and_the_gone(proc: dict[str, bytes]) -> None:
     process(proc, 5)
     process(proc, 6)
-    assert process_tree.leads_process_group(5)
-    assert not process_tree.leads_process_group(6)
-    assert not process_tree.leads_process_group(7)
+    assert process_tree.is_process_tree_group_leader(5)
+    assert not process_tree.is_process_tree_group_leader(6)
+    assert not process_tree.is_process_tree_group_leader(7)

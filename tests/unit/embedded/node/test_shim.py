@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from remuda.embedded.node import shim
-from remuda.link.log_segments import log_begin, log_end, log_segments, read_log
+from remuda.link.log_segments import log_begin, log_end, log_segments, read_log_segments
 from tests.builders.waiting import PATIENCE_S, wait_until
 
 # A main process with a child that left its group and session, both deaf to SIGTERM; says when they are up.
@@ -393,12 +393,12 @@ def test_a_log_is_bounded_and_its_end_is_all_there(box: Box) -> None:
     assert len(segments) == 3
     assert all(segment.size <= 100_000 + 65536 for segment in segments)
     assert log_end(log) == 60_000 * len("line 00000\n"), "positions count all that was ever written"
-    begin, kept = read_log(log, 0, 1 << 20)
+    begin, kept = read_log_segments(log, 0, 1 << 20)
     lines = kept.decode().splitlines()
     assert begin == log_begin(log) > 0
     assert lines == [f"line {n:05d}" for n in range(60_000 - len(lines), 60_000)], "whole lines, none missing"
     box.run("echo", "the next run", logBytes="100000", logFiles="3")
-    wait_until("the next run", lambda: b"the next run\n" in read_log(log, begin, 1 << 20)[1])
+    wait_until("the next run", lambda: b"the next run\n" in read_log_segments(log, begin, 1 << 20)[1])
     assert {path.stat().st_mode & 0o777 for path in log.parent.glob("log*")} == {0o600}
 
 
@@ -446,7 +446,7 @@ def test_what_was_written_can_be_read_back_at_once_from_within(box: Box, tmp_pat
         "    begin = log.log_file_position()\n"
         "    words = b'x' * (n * 37) + b'\\nwords %d\\n' % n\n"
         "    os.write(1 + n % 2, words)\n"
-        "    found = log.log_file_end(begin, 4096)\n"
+        "    found = log.user_output_log_end(begin, 4096)\n"
         "    if found != words[-4096:]: sys.exit(f'{n}: {found[-60:]!r}')\n"
         "    if log.log_file_position() != begin + len(words): sys.exit(f'{n}: position')\n"
     )

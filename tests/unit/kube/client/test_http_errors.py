@@ -27,7 +27,13 @@ from remuda.kube.client.http_errors import (
     api_error_of_status,
     retry_after_s,
 )
-from remuda.kube.client.request_pacing import Patience, Rate, RequestFailure, RequestTokenBucket, next_retry_wait
+from remuda.kube.client.request_pacing import (
+    Patience,
+    Rate,
+    RequestFailure,
+    RequestTokenBucket,
+    http_request_retry_wait,
+)
 from remuda.kube.client.rest_paths import HttpStreamLines
 from remuda.kube.runtime.backoff import Backoff
 from tests.builders.http_server import a_status
@@ -124,7 +130,7 @@ PATIENCE = Patience(tries=3, waits=5, longest_s=30.0, backoff=Backoff(base_s=1.0
 
 
 def wait(failure: RequestFailure, failures: int, *, is_read: bool = False, jitter: float = 0.0) -> float | None:
-    return next_retry_wait(PATIENCE, failure, failures, is_read=is_read, jitter=lambda: jitter)
+    return http_request_retry_wait(PATIENCE, failure, failures, is_read=is_read, jitter=lambda: jitter)
 
 
 @pytest.mark.parametrize("is_read", [True, False])

@@ -11,7 +11,7 @@ import pytest
 
 from remuda.api.errors import ApiError, Unavailable
 from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
-from remuda.api.kubernetes.event_v1 import NORMAL, WARNING, Event, EventSource, kubernetes_object_reference
+from remuda.api.kubernetes.event_v1 import NORMAL, WARNING, Event, EventSource, event_v1_object_reference
 from remuda.api.meta import ObjectMeta
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
@@ -33,7 +33,7 @@ def a_pod(name: str = "worker-0", uid: str = "u-0") -> Pod:
 
 
 def a_note(message: str = "said", *, reason: str = "Reason", type_: str = NORMAL, uid: str = "u-0") -> EventNote:
-    return EventNote(kubernetes_object_reference(a_pod(uid=uid)), EventSource("tester"), type_, reason, message)
+    return EventNote(event_v1_object_reference(a_pod(uid=uid)), EventSource("tester"), type_, reason, message)
 
 
 # --- the book ---------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_an_event_is_written_a_moment_later_and_says_everything() -> None:
             "Back-off restarting",
             1,
         )
-        assert event.involved_object == kubernetes_object_reference(a_pod())
+        assert event.involved_object == event_v1_object_reference(a_pod())
         assert event.source == EventSource("remuda-node", "node-01")
         assert event.first_timestamp == event.last_timestamp
 

@@ -15,7 +15,7 @@ from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace
 from remuda.api.meta import KObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
-from remuda.kube.cluster import Cluster, list_pages
+from remuda.kube.cluster import Cluster, list_pages_of_any_cluster
 from remuda.kube.guarded_cluster import FencedCluster, NotLeading
 from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace
 from remuda.kube.runtime.leader_lease import LeaseTiming
@@ -282,7 +282,9 @@ def test_a_fenced_cluster_reads_like_the_one_it_guards() -> None:
         await world.cluster.create(Lease, {"metadata": {"name": "l", "namespace": "kube-system"}})
         assert (await cluster.get(Lease, "l", "kube-system")).name == "l"
         listing = await cluster.list(Lease, "kube-system")
-        assert [[lease.name for lease in page.items] async for page in list_pages(cluster, Lease)] == [["l"]]
+        assert [[lease.name for lease in page.items] async for page in list_pages_of_any_cluster(cluster, Lease)] == [
+            ["l"]
+        ]
         assert [lease.name for lease in listing.items] == ["l"]
         async with aclosing(cluster.watch(Lease, "")) as stream:  # type: ignore[type-var]
             assert (await anext(stream)).type == "ADDED"

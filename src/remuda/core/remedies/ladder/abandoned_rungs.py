@@ -14,7 +14,7 @@ from remuda.api.incidents import RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Rung
 from remuda.core.remedies.ladder.state import LadderState, is_rung_open
-from remuda.core.remedies.remedy_keys import is_recheck_key, parse_rung_key
+from remuda.core.remedies.remedy_keys import is_remedy_key_of_recheck, parse_rung_key
 from remuda.core.remedies.rungs import LadderStage
 
 POLICY_CHANGED = "PolicyChanged"
@@ -29,7 +29,7 @@ def take_over_abandoned_rungs(
     """Close what runs outside of these stages, and forget what waits there. With `follows`, what is given back is the stage
     that comes before them: its rung was begun, and last of all."""
     known = {key for stage in stages for key in stage.keys}
-    strange = [key for key in state.records if key not in known and not is_recheck_key(key)]
+    strange = [key for key in state.records if key not in known and not is_remedy_key_of_recheck(key)]
     if not strange:
         return None
     left = _newest_abandoned_stage(state.records, strange, stages) if follows else None

@@ -66,7 +66,7 @@ def admit_rung(state: LadderState, stage: LadderStage) -> LadderMove:
     if held is not None:
         state.hold_back(key, stage.rung, held)
         return WAIT
-    return GO if action is Action.TICKET else may_take_nodes(state, key, stage.rung, targets)
+    return GO if action is Action.TICKET else may_ladder_take_nodes(state, key, stage.rung, targets)
 
 
 def _operator_decision(case: LadderCase, key: str) -> Approval | None:
@@ -153,7 +153,7 @@ def _wait_for_pods_on_node(state: LadderState, key: str, rung: Rung, targets: Se
     return WAIT
 
 
-def may_take_nodes(state: LadderState, key: str, rung: Rung, targets: Sequence[str]) -> LadderMove:
+def may_ladder_take_nodes(state: LadderState, key: str, rung: Rung, targets: Sequence[str]) -> LadderMove:
     """Whether the nodes are free to be worked on: of other actors, and of our own incidents."""
     for name in targets:
         node = state.case.nodes.get(name)
@@ -171,7 +171,7 @@ def may_take_nodes(state: LadderState, key: str, rung: Rung, targets: Sequence[s
     return GO
 
 
-def wait_for_free_device(state: LadderState, key: str, rung: Rung) -> LadderMove:
+def hold_ladder_until_device_free(state: LadderState, key: str, rung: Rung) -> LadderMove:
     """Nobody's process may be on a device that is tested or reset. A holder that is to stay is waited for as long
     as it stays; one that was told to go and does not, for as long as the rung may take."""
     holders = _holders_of_subject(state.case)

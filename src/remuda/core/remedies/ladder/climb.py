@@ -28,12 +28,12 @@ from remuda.api.meta import to_seconds, to_time
 from remuda.api.remedies import Action, Ladder, Rung
 from remuda.core.remedies.ladder.abandoned_rungs import take_over_abandoned_rungs
 from remuda.core.remedies.ladder.admission import admit_rung
-from remuda.core.remedies.ladder.execution import do_rung, drain_for_rung, probe_after_rung
-from remuda.core.remedies.ladder.soak import fault_since_probe, why_soak_failed
+from remuda.core.remedies.ladder.execution import do_rung, drain_nodes_for_ladder_rung, probe_after_rung
+from remuda.core.remedies.ladder.soak import fault_during_ladder_soak, why_soak_failed
 from remuda.core.remedies.ladder.state import CURED, GO, NEXT, LadderMove, LadderState, is_rung_open
 from remuda.core.remedies.ladder.types import LadderCase, LadderStep
-from remuda.core.remedies.policies import ANY_FAULT, BY_JOB, ladder_for_verdict, policy_ladders
-from remuda.core.remedies.remedy_keys import is_recheck_key
+from remuda.core.remedies.policies import ANY_FAULT, BY_JOB, policy_ladders, remedy_policy_ladder_for_verdict
+from remuda.core.remedies.remedy_keys import is_remedy_key_of_recheck
 from remuda.core.remedies.rungs import (
     ENDED,
     LADDER,
@@ -41,11 +41,11 @@ from remuda.core.remedies.rungs import (
     RECYCLES,
     VERIFY_S,
     LadderStage,
+    are_remedies_exhausted,
     first_ladder_stage,
     is_repeat_offender_by_policy,
-    ladder_has_ended,
     ladder_rungs_in_words,
-    ladder_stages,
+    lay_out_remedy_stages,
 )
 
 # Closed like this, a device is given back: it is well, it is another one, or an operator said so.
@@ -69,7 +69,7 @@ def climb_ladder(case: LadderCase, now: float) -> LadderStep:
         return LadderStep(case.incident.status, _own_quarantine(case) if keeps else None)
     ladder = _ladder_in_use(case)
     state = LadderState(case, now)
-    stages = ladder_stages(ladder) if ladder is not None else []
+    stages = lay_out_remedy_stages(ladder) if ladder is not None else []
     left = take_over_abandoned_rungs(state, stages, follows=ladder is None or ladder.when != RECHECKED)
     move = _climb_stage(state, left, now) if left is not None else NEXT
     if move is NEXT:
@@ -96,7 +96,7 @@ def _ladder_in_use(case: LadderCase) -> Ladder | None:
         kept = next((ladder for ladder in policy_ladders(case.policy) if ladder.when == when), None)
         if kept is not None:
             return kept
-    return ladder_for_verdict(case.policy, case.incident.status.verdict)
+    return remedy_policy_ladder_for_verdict(case.policy, case.incident.status.verdict)
 
 
 def _climb_stages(state: LadderState, stages: list[LadderStage], now: float) -> LadderMove:
@@ -124,7 +124,7 @@ def _climb_stage(state: LadderState, stage: LadderStage, now: float) -> LadderMo
         if move is not GO:
             return move
     if stage.drain_rung_key:
-        move = drain_for_rung(state, stage.drain_rung_key, stage)
+        move = drain_nodes_for_ladder_rung(state, stage.drain_rung_key, stage)
         if move is not GO:
             return move
         if not state.has_ended(stage.key):
@@ -149,7 +149,7 @@ def _soak_device(state: LadderState, probe: str, now: float) -> LadderMove:
     case, record = state.case, state.records[probe]
     passed = to_seconds(record.ended_at) if record.ended_at is not None else now
     until = passed + case.policy.spec.soak.seconds
-    broken = fault_since_probe(case, passed)
+    broken = fault_during_ladder_soak(case, passed)
     if not broken and now >= until and not case.is_silent:
         broken = why_soak_failed(case, now)
     if broken:
@@ -167,7 +167,7 @@ def _soak_device(state: LadderState, probe: str, now: float) -> LadderMove:
 
 def _recheck_device(state: LadderState, now: float) -> LadderMove:
     """After the ladder's end: probes that operators ask for, the newest last."""
-    asked = [a.remedy for a in state.case.incident.spec.approvals if a.granted and is_recheck_key(a.remedy)]
+    asked = [a.remedy for a in state.case.incident.spec.approvals if a.granted and is_remedy_key_of_recheck(a.remedy)]
     for key in dict.fromkeys(asked):
         probe = Rung(Action.PROBE, timeout_seconds=VERIFY_S)
         move = do_rung(state, key, probe, state.targets(Action.PROBE), is_waiting_for_device=True)
@@ -192,7 +192,7 @@ def _climbed_status(state: LadderState, move: LadderMove, when: str, rungs: str,
         is_domain = state.case.subject.kind is SubjectKind.DOMAIN
         what = "Operators were told" if is_domain else f"The ladder for {when} has ended without a cure"
         words = f"{what} ({tried}). {state.how_it_is_left}"
-        if not ladder_has_ended(state.case.incident):
+        if not are_remedies_exhausted(state.case.incident):
             conditions = with_condition(conditions, LADDER, False, ENDED, words, moment)
     else:
         is_asked = any(r.outcome is RemedyOutcome.WAITING for r in state.records.values())
@@ -210,7 +210,7 @@ def _status_without_ladder(case: LadderCase, now: float) -> IncidentStatus:
     """Of a node or a domain: why nothing is done to it. (A device without one is fine, or goes on serving.) What waited on a
     ladder that it had for something else waits no more."""
     status, kind = case.incident.status, case.subject.kind
-    if kind is SubjectKind.DEVICE or not status.verdict.reason or ladder_has_ended(case.incident):
+    if kind is SubjectKind.DEVICE or not status.verdict.reason or are_remedies_exhausted(case.incident):
         return status
     words = f"Policy {case.policy.name} has no ladder for {status.verdict.reason}: nothing is done automatically."
     if kind is SubjectKind.DOMAIN:

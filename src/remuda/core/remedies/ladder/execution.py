@@ -19,9 +19,9 @@ from remuda.api.remedies import Action, Hook, Rung
 from remuda.core.remedies.drain import DrainRequest, plan_drain
 from remuda.core.remedies.hook_objects import HookCall, hook_body
 from remuda.core.remedies.ladder.abandoned_rungs import NOBODY_WAITS, POLICY_CHANGED
-from remuda.core.remedies.ladder.admission import may_take_nodes, wait_for_free_device
+from remuda.core.remedies.ladder.admission import hold_ladder_until_device_free, may_ladder_take_nodes
 from remuda.core.remedies.ladder.state import GO, NEXT, WAIT, LadderMove, LadderState, is_rung_open
-from remuda.core.remedies.ladder.types import LadderCase, remedy_order_id
+from remuda.core.remedies.ladder.types import LadderCase, ladder_execution_order_id
 from remuda.core.remedies.rungs import RECYCLES, VERIFY_S, LadderStage
 
 GRACE_S = 10.0  # after a deadline: the agent's own word of it may be on its way
@@ -33,7 +33,7 @@ WAITS_S = 10.0  # between two looks at a drain that knows no time of its own
 _RECORD, _CORDON = "record", "cordon and eviction"
 
 
-def drain_for_rung(state: LadderState, key: str, stage: LadderStage) -> LadderMove:
+def drain_nodes_for_ladder_rung(state: LadderState, key: str, stage: LadderStage) -> LadderMove:
     """Drain the nodes."""
     targets, drain = state.targets(stage.rung.action), state.case.policy.spec.drain
     record = state.records.get(key)
@@ -66,11 +66,11 @@ def do_rung(
             state.amend(key, RemedyOutcome.SUCCEEDED, "", words)
             return GO
         if is_waiting_for_device and rung.action is not Action.TICKET:
-            move = wait_for_free_device(state, key, rung)
+            move = hold_ladder_until_device_free(state, key, rung)
             if move is not GO:
                 return move
         is_free = rung.action is Action.TICKET or state.hold >= set(targets)
-        if not is_free and may_take_nodes(state, key, rung, targets) is not GO:
+        if not is_free and may_ladder_take_nodes(state, key, rung, targets) is not GO:
             return WAIT
         record = state.start(
             key, rung.action, state.target(rung.action), rung.timeout_seconds, rung_executor(rung.hook)
@@ -110,7 +110,7 @@ def _follow_rung(state: LadderState, record: RemedyRecord, rung: Rung, targets: 
         return NEXT
     if record.via == _OBJECT and rung.hook is not None:
         return _follow_hook_objects(state, record, rung.hook, targets, deadline)
-    id = remedy_order_id(state.case.incident, record.key)
+    id = ladder_execution_order_id(state.case.incident, record.key)
     answers = {name: _rung_answer(state.case, name, id) for name in targets}
     ended = [a for a in answers.values() if a is not None and a.outcome != RemedyOutcome.RUNNING]
     bad = next((a for a in ended if a.outcome != RemedyOutcome.SUCCEEDED), None)

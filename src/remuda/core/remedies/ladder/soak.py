@@ -14,7 +14,7 @@ from remuda.core.remedies.ladder.types import LadderCase
 _BAD = (DeviceState.UNHEALTHY, DeviceState.DEGRADED)
 
 
-def fault_since_probe(case: LadderCase, passed: float) -> str:
+def fault_during_ladder_soak(case: LadderCase, passed: float) -> str:
     """A fault of the device, or of the device it is a slice of, that was seen after the probe; "" when there is none.
 
     What has no time cannot be told from what was there before."""

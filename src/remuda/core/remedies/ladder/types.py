@@ -74,6 +74,6 @@ class LadderStep(msgspec.Struct, frozen=True):
     look_again_s: float | None = None
 
 
-def remedy_order_id(incident: Incident, key: str) -> str:
+def ladder_execution_order_id(incident: Incident, key: str) -> str:
     """The idempotency key of a record's execution."""
     return f"{incident.name}.{key}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.api.meta import JsonObject, wire_map_or_empty, wire_maps_in
+from remuda.api.meta import JsonObject, json_objects_in_api_list, wire_map_or_empty
 from remuda.embedded.apiserver.admission.name_syntax import is_extended_resource
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest
 
@@ -30,7 +30,7 @@ class PodTolerations:
         asked = {
             name
             for field in ("containers", "initContainers")
-            for container in wire_maps_in(spec.get(field))
+            for container in json_objects_in_api_list(spec.get(field))
             for name in wire_map_or_empty(wire_map_or_empty(container.get("resources")).get("requests"))
             if is_extended_resource(name)
         }

@@ -13,7 +13,11 @@ from typing import Any
 
 from remuda.api.kubernetes.quantity import canonical_quantities
 from remuda.api.meta import JsonObject, Resource
-from remuda.embedded.apiserver.admission.pod_defaults import pod_defaults, template_defaults, without_nulls
+from remuda.embedded.apiserver.admission.pod_defaults import (
+    pod_defaults,
+    template_defaults,
+    without_nulls_before_kind_defaults,
+)
 
 MAX_INT32 = 2**31 - 1
 JOB_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
@@ -46,19 +50,21 @@ def _default_deployment(body: JsonObject, old: JsonObject | None) -> JsonObject:
                 rolling = {"maxUnavailable": "25%", "maxSurge": "25%", **(strategy.get("rollingUpdate") or {})}
                 strategy = {**strategy, "rollingUpdate": rolling}
         defaults = {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600}
-        return template_defaults({**defaults, **without_nulls(spec), "strategy": strategy})
+        return template_defaults({**defaults, **without_nulls_before_kind_defaults(spec), "strategy": strategy})
 
     return _with_default_status(_with_default_spec(body, fill), old, {})
 
 
 def _default_replica_set(body: JsonObject, old: JsonObject | None) -> JsonObject:
-    filled = _with_default_spec(body, lambda spec: template_defaults({"replicas": 1, **without_nulls(spec)}))
+    filled = _with_default_spec(
+        body, lambda spec: template_defaults({"replicas": 1, **without_nulls_before_kind_defaults(spec)})
+    )
     return _with_default_status(filled, old, {"replicas": 0})
 
 
 def _default_job(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def fill(spec: JsonObject) -> JsonObject:
-        spec = without_nulls(spec)
+        spec = without_nulls_before_kind_defaults(spec)
         if "completions" not in spec and "parallelism" not in spec:
             spec["completions"] = 1
         policy = spec.get("podFailurePolicy")
@@ -105,7 +111,7 @@ def _with_job_selector(body: JsonObject) -> JsonObject:
     return {**body, "spec": {**spec, "selector": selector, "template": template}}
 
 
-def without_assigned_selector(resource: Resource, body: JsonObject) -> JsonObject:
+def without_selector_assigned_at_admission(resource: Resource, body: JsonObject) -> JsonObject:
     """A new Job without what the server makes for it out of its uid: that belongs to nobody."""
     if (resource.group, resource.plural) != ("batch", "jobs"):
         return body
@@ -128,13 +134,13 @@ def _default_service(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def port(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        value = {"protocol": "TCP", **without_nulls(value)}
+        value = {"protocol": "TCP", **without_nulls_before_kind_defaults(value)}
         if value.get("targetPort") in (None, 0, "") and "port" in value:
             value["targetPort"] = value["port"]
         return value
 
     def fill(spec: JsonObject) -> JsonObject:
-        spec = {"sessionAffinity": "None", "type": "ClusterIP", **without_nulls(spec)}
+        spec = {"sessionAffinity": "None", "type": "ClusterIP", **without_nulls_before_kind_defaults(spec)}
         if isinstance(spec.get("ports"), list):
             spec["ports"] = [port(value) for value in spec["ports"]]
         if spec["sessionAffinity"] == "ClientIP":
@@ -174,7 +180,7 @@ def _default_namespace(body: JsonObject, old: JsonObject | None) -> JsonObject:
 
 def _default_claim(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def fill(spec: JsonObject) -> JsonObject:
-        return with_canonical_resources({"volumeMode": "Filesystem", **without_nulls(spec)})
+        return with_canonical_resources({"volumeMode": "Filesystem", **without_nulls_before_kind_defaults(spec)})
 
     return _with_default_status(_with_default_spec(body, fill), old, {"phase": "Pending"})
 
@@ -211,7 +217,7 @@ def _default_resource_quota(body: JsonObject, old: JsonObject | None) -> JsonObj
 
 
 def _default_priority_class(body: JsonObject, old: JsonObject | None) -> JsonObject:
-    return {"preemptionPolicy": "PreemptLowerPriority", **without_nulls(body)}
+    return {"preemptionPolicy": "PreemptLowerPriority", **without_nulls_before_kind_defaults(body)}
 
 
 def _default_disruption_budget(body: JsonObject, old: JsonObject | None) -> JsonObject:
@@ -223,7 +229,7 @@ def _default_autoscaler(body: JsonObject, old: JsonObject | None) -> JsonObject:
     cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}
 
     def fill(spec: JsonObject) -> JsonObject:
-        spec = {"minReplicas": 1, **without_nulls(spec)}
+        spec = {"minReplicas": 1, **without_nulls_before_kind_defaults(spec)}
         if not spec.get("metrics"):
             spec["metrics"] = [{"type": "Resource", "resource": cpu}]
         return spec
@@ -233,7 +239,9 @@ def _default_autoscaler(body: JsonObject, old: JsonObject | None) -> JsonObject:
 
 def _default_endpoint_slice(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def each(field: str, defaults: JsonObject) -> list[Any]:
-        return [{**defaults, **without_nulls(i)} if isinstance(i, dict) else i for i in body[field]]
+        return [
+            {**defaults, **without_nulls_before_kind_defaults(i)} if isinstance(i, dict) else i for i in body[field]
+        ]
 
     filled = dict(body)
     if isinstance(body.get("endpoints"), list):

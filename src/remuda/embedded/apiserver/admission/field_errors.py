@@ -146,7 +146,7 @@ def _empty_is_absent(value: Any) -> Any:
     return value
 
 
-def equal_ignoring_empty(one: Any, other: Any) -> bool:
+def are_admitted_values_equal(one: Any, other: Any) -> bool:
     """Kubernetes' semantic equality: absent and empty are the same."""
     return bool(_empty_is_absent(one) == _empty_is_absent(other))
 

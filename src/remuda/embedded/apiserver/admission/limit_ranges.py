@@ -8,8 +8,8 @@ from typing import Any
 
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, Forbidden, ReadObjects
-from remuda.embedded.builtin.planners.pod_resources import Amounts, pod_resource_total, resource_amounts
-from remuda.embedded.builtin.planners.pod_resources import resource_quantity_or_zero as _value
+from remuda.embedded.builtin.planners.pod_resources import Amounts, pod_resources_counted_by_quota, resource_amounts
+from remuda.embedded.builtin.planners.pod_resources import quota_quantity_or_zero as _value
 
 
 class LimitRanger:
@@ -51,7 +51,11 @@ class LimitRanger:
                     )
             for item in self._items(request, "Pod"):
                 _check_limit_range(
-                    request, "Pod", item, pod_resource_total(spec, "requests"), pod_resource_total(spec, "limits")
+                    request,
+                    "Pod",
+                    item,
+                    pod_resources_counted_by_quota(spec, "requests"),
+                    pod_resources_counted_by_quota(spec, "limits"),
                 )
         elif request.is_about("persistentvolumeclaims"):
             asked = resource_amounts(body.get("spec") or {}, "requests")

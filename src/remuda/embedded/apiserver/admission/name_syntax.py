@@ -22,31 +22,31 @@ WHOLE_PODS = frozenset({"pods", "services", "secrets", "configmaps", "persistent
 NATIVE = frozenset({"cpu", "memory", "storage", "ephemeral-storage"})
 
 
-def is_dns_label(text: str) -> bool:
+def is_admissible_dns_label(text: str) -> bool:
     return len(text) <= 63 and DNS_LABEL.fullmatch(text) is not None
 
 
-def is_subdomain(text: str) -> bool:
+def has_subdomain_name_syntax(text: str) -> bool:
     return len(text) <= 253 and SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_qualified_name(text: str) -> bool:
     """`name` or `prefix/name`: label and annotation keys, resource names, finalizers."""
     prefix, slash, name = text.rpartition("/")
-    if slash and not is_subdomain(prefix):
+    if slash and not has_subdomain_name_syntax(prefix):
         return False
     return 0 < len(name) <= 63 and _QUALIFIED.fullmatch(name) is not None
 
 
-def is_label_value(text: str) -> bool:
+def is_admissible_label_value(text: str) -> bool:
     return len(text) <= 63 and _LABEL_VALUE.fullmatch(text) is not None
 
 
-def check_dns_label(at: AdmissionField) -> None:
+def check_admitted_dns_label(at: AdmissionField) -> None:
     value = at.text()
     if not value:
         at.required()
-    elif not is_dns_label(value):
+    elif not is_admissible_dns_label(value):
         at.invalid("a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'")
 
 
@@ -54,7 +54,7 @@ def check_subdomain(at: AdmissionField) -> None:
     value = at.text()
     if not value:
         at.required()
-    elif not is_subdomain(value):
+    elif not has_subdomain_name_syntax(value):
         at.invalid("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'")
 
 
@@ -64,7 +64,7 @@ def check_label_map(at: AdmissionField) -> None:
             at.invalid("a label key is a name of at most 63 characters, with an optional DNS prefix and '/'", key)
         if not isinstance(value, str):
             at.key(key).text()
-        elif not is_label_value(value):
+        elif not is_admissible_label_value(value):
             at.invalid("a label value has at most 63 letters, digits, '-', '_' and '.'", value)
 
 
@@ -95,7 +95,7 @@ def check_label_selector(at: AdmissionField) -> None:
         if not is_qualified_name(key.text()):
             key.invalid("not a valid label key")
         for value in values.each():
-            if not is_label_value(value.text()):
+            if not is_admissible_label_value(value.text()):
                 value.invalid("not a valid label value")
 
 
@@ -107,13 +107,13 @@ def check_env_name(at: AdmissionField) -> None:
         at.invalid("a valid environment variable name consists of printable ASCII characters other than '='")
 
 
-def check_config_key(at: AdmissionField, key: str) -> None:
+def check_admitted_config_key(at: AdmissionField, key: str) -> None:
     """A key of a ConfigMap or Secret: a file name."""
     if len(key) > 253 or not _CONFIG_KEY.fullmatch(key) or key in (".", ".."):
         at.key(key).invalid("a valid config key has only letters, digits, '-', '_' and '.'", key)
 
 
-def check_port_number(at: AdmissionField) -> None:
+def check_admitted_port_number(at: AdmissionField) -> None:
     number = at.number()
     if number is None:
         at.required()
@@ -155,7 +155,7 @@ def check_count_or_percent(at: AdmissionField) -> None:
         at.not_negative()
 
 
-def check_quantity(at: AdmissionField) -> Fraction | None:
+def check_admitted_quantity(at: AdmissionField) -> Fraction | None:
     """The value; an unreadable one is noted."""
     if not isinstance(at.value, (str, int)) or isinstance(at.value, bool):
         at.text()

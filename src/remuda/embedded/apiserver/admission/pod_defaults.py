@@ -55,7 +55,7 @@ def _with_gated_condition(spec: JsonObject, status: JsonObject) -> JsonObject:
     return {**status, "conditions": [*conditions, dict(_GATED)]}
 
 
-def with_pod_ips(body: JsonObject) -> JsonObject:
+def with_pod_ip_defaults(body: JsonObject) -> JsonObject:
     """`status.podIP` is the first of `status.podIPs`. Where they differ, or one is missing, the single one counts."""
     status = body.get("status")
     if not isinstance(status, dict):
@@ -77,7 +77,7 @@ def template_defaults(spec: JsonObject) -> JsonObject:
 
 
 def _default_pod_spec(spec: JsonObject, *, is_pod: bool) -> JsonObject:
-    filled = {**_POD_SPEC, **without_nulls(spec)}
+    filled = {**_POD_SPEC, **without_nulls_before_kind_defaults(spec)}
     grace = filled["terminationGracePeriodSeconds"]
     if isinstance(grace, int) and grace < 0:
         filled["terminationGracePeriodSeconds"] = 1
@@ -95,7 +95,7 @@ def _default_pod_spec(spec: JsonObject, *, is_pod: bool) -> JsonObject:
 def _default_container(container: Any, spec: JsonObject, *, is_pod: bool) -> Any:
     if not isinstance(container, dict):
         return container
-    filled = {**_CONTAINER, **without_nulls(container)}
+    filled = {**_CONTAINER, **without_nulls_before_kind_defaults(container)}
     if "imagePullPolicy" not in filled:
         filled["imagePullPolicy"] = "Always" if _is_latest_image(str(filled.get("image") or "")) else "IfNotPresent"
     if isinstance(filled["resources"], dict):
@@ -125,7 +125,7 @@ def _default_resources(resources: JsonObject, *, is_pod: bool) -> JsonObject:
 def _default_container_port(port: Any, spec: JsonObject) -> Any:
     if not isinstance(port, dict):
         return port
-    filled = {"protocol": "TCP", **without_nulls(port)}
+    filled = {"protocol": "TCP", **without_nulls_before_kind_defaults(port)}
     if spec.get("hostNetwork") is True and not filled.get("hostPort") and "containerPort" in filled:
         filled["hostPort"] = filled["containerPort"]
     return filled
@@ -139,27 +139,27 @@ def _default_env_variable(variable: Any) -> Any:
 
 
 def _default_probe(probe: JsonObject) -> JsonObject:
-    filled = {**_PROBE, **without_nulls(probe)}
+    filled = {**_PROBE, **without_nulls_before_kind_defaults(probe)}
     if isinstance(filled.get("httpGet"), dict):
-        filled["httpGet"] = {"path": "/", "scheme": "HTTP", **without_nulls(filled["httpGet"])}
+        filled["httpGet"] = {"path": "/", "scheme": "HTTP", **without_nulls_before_kind_defaults(filled["httpGet"])}
     return filled
 
 
 def _default_volume(volume: Any) -> Any:
     if not isinstance(volume, dict):
         return volume
-    filled = without_nulls(volume)
+    filled = without_nulls_before_kind_defaults(volume)
     if set(filled) <= {"name"}:
         return {**filled, "emptyDir": {}}
     for source in _MODE_420:
         if isinstance(filled.get(source), dict):
-            filled[source] = {"defaultMode": 420, **without_nulls(filled[source])}
+            filled[source] = {"defaultMode": 420, **without_nulls_before_kind_defaults(filled[source])}
     if isinstance(filled.get("hostPath"), dict):
         filled["hostPath"] = {"type": "", **filled["hostPath"]}
     return filled
 
 
-def without_nulls(value: JsonObject) -> JsonObject:
+def without_nulls_before_kind_defaults(value: JsonObject) -> JsonObject:
     """Null says "not set" in Kubernetes, and so does an empty string for every field defaulted here."""
     return {field: inner for field, inner in value.items() if inner is not None}
 

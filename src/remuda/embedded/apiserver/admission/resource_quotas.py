@@ -19,11 +19,11 @@ from remuda.embedded.builtin.planners.pod_resources import Amounts
 from remuda.embedded.builtin.planners.quotas import (
     NamespaceUse,
     PodClass,
-    in_quota_scope,
     quota_class_of_pod,
+    quota_counts_pod_class,
     quota_limit,
     quota_usage,
-    unstated_quota_resources,
+    unstated_resources_counted_by_quota,
 )
 
 _UPDATABLE = frozenset({"persistentvolumeclaims", "services"})
@@ -65,12 +65,14 @@ def _asked_of_quotas(request: AdmissionRequest, body: JsonObject) -> _Asked:
     more = {n: value for n, value in grown.items() if value > 0}
     if not request.is_about("pods"):
         return _Asked(more, None, [])
-    return _Asked(more, quota_class_of_pod(body), unstated_quota_resources(wire_map_or_empty(body.get("spec"))))
+    return _Asked(
+        more, quota_class_of_pod(body), unstated_resources_counted_by_quota(wire_map_or_empty(body.get("spec")))
+    )
 
 
 def _check_quota(request: AdmissionRequest, quota: JsonObject, asked: _Asked, use: NamespaceUse) -> None:
     name, hard = quota["metadata"]["name"], (quota.get("spec") or {}).get("hard") or {}
-    if asked.pod is not None and not in_quota_scope(quota, asked.pod):
+    if asked.pod is not None and not quota_counts_pod_class(quota, asked.pod):
         return
     if missing := [n for n in asked.unstated if n in hard]:
         raise Forbidden(request, f"failed quota: {name}: must specify {','.join(missing)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from remuda.api.meta import JsonObject, wire_list_or_empty, wire_map_or_empty, wire_maps_in
+from remuda.api.meta import JsonObject, json_objects_in_api_list, wire_list_or_empty, wire_map_or_empty
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, ReadObjects
 
 SERVICE_RANGE = ipaddress.ip_network("10.96.0.0/16")
@@ -49,10 +49,10 @@ class ServiceAddresses:
         ports = spec.get("ports")
         if not isinstance(ports, list):
             return
-        before = wire_maps_in(wire_map_or_empty((request.old or {}).get("spec")).get("ports"))
+        before = json_objects_in_api_list(wire_map_or_empty((request.old or {}).get("spec")).get("ports"))
         old = {port.get("port"): port.get("nodePort") for port in before if isinstance(port.get("port"), int)}
         given = [*ports, *(port for service in self._services() for port in wire_list_or_empty(service.get("ports")))]
-        taken = {n for port in wire_maps_in(given) if isinstance(n := port.get("nodePort"), int)}
+        taken = {n for port in json_objects_in_api_list(given) if isinstance(n := port.get("nodePort"), int)}
         spec["ports"] = [self._port(port, old, taken) for port in ports]
 
     def _port(self, port: Any, old: dict[Any, Any], taken: set[Any]) -> Any:

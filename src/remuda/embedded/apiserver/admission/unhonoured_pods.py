@@ -15,7 +15,7 @@ from remuda.api.kubernetes.core_v1 import PodSpec
 from remuda.api.meta import JsonObject
 from remuda.core.scheduling.node_affinity import is_node_in_terms, required_node_terms
 from remuda.embedded.apiserver.admission.request import AdmissionRequest, ReadObjects
-from remuda.embedded.apiserver.naming import invalid_causes
+from remuda.embedded.apiserver.naming import served_object_invalid
 from remuda.embedded.pod_fields.judge_pod import PodHost, refused_pod_fields
 
 
@@ -34,7 +34,7 @@ class UnhonouredPods:
         if is_pod and not causes:
             causes = self._wrong_node(body)
         if causes:
-            raise invalid_causes(request.resource, request.name, causes)
+            raise served_object_invalid(request.resource, request.name, causes)
 
     def _wrong_node(self, body: JsonObject) -> list[StatusCause]:
         name = body["spec"].get("nodeName")

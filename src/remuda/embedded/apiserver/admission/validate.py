@@ -16,10 +16,10 @@ from remuda.embedded.apiserver.admission.field_errors import AdmissionField, Cau
 from remuda.embedded.apiserver.admission.name_syntax import (
     check_annotation_map,
     check_label_map,
+    has_subdomain_name_syntax,
     is_qualified_name,
-    is_subdomain,
 )
-from remuda.embedded.apiserver.naming import invalid_causes
+from remuda.embedded.apiserver.naming import served_object_invalid
 
 Validate = Callable[[AdmissionField, JsonObject | None], None]
 
@@ -33,12 +33,12 @@ def validate_object_fields(resource: Resource, name: str, body: JsonObject, old:
     if check is not None:
         check(root, old)
     if causes:
-        raise invalid_causes(resource, name, causes)
+        raise served_object_invalid(resource, name, causes)
 
 
 def validate_metadata(meta: AdmissionField) -> None:
     prefix = meta["generateName"]
-    if prefix.text() and not is_subdomain(prefix.text().rstrip("-.") or "-"):
+    if prefix.text() and not has_subdomain_name_syntax(prefix.text().rstrip("-.") or "-"):
         prefix.invalid("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'")
     check_label_map(meta["labels"])
     check_annotation_map(meta["annotations"])

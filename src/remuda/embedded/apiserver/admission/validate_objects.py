@@ -8,7 +8,7 @@ import binascii
 from remuda.api.errors import BadRequest
 from remuda.api.meta import JsonObject, wire_map_or_empty
 from remuda.embedded.apiserver.admission import name_syntax
-from remuda.embedded.apiserver.admission.field_errors import AdmissionField, equal_ignoring_empty
+from remuda.embedded.apiserver.admission.field_errors import AdmissionField, are_admitted_values_equal
 
 _MAX_DATA = 1024 * 1024
 _SYSTEM_CRITICAL = 2_000_000_000
@@ -23,7 +23,7 @@ _LIMIT_TYPES = ("Pod", "Container", "PersistentVolumeClaim")
 def validate_service(root: AdmissionField, old: JsonObject | None) -> None:
     name, spec = root["metadata"]["name"], root["spec"]
     if old is None:
-        name_syntax.check_dns_label(name)
+        name_syntax.check_admitted_dns_label(name)
     kind, address = spec["type"].text(), spec["clusterIP"]
     spec["type"].one_of(_TYPES)
     is_headless = address.text() == "None"
@@ -34,7 +34,7 @@ def validate_service(root: AdmissionField, old: JsonObject | None) -> None:
             spec["clusterIPs"].forbidden("may not be set when type is ExternalName")
         if not spec["externalName"].text():
             spec["externalName"].required("may not be empty for type ExternalName")
-        elif not name_syntax.is_subdomain(spec["externalName"].text().rstrip(".")):
+        elif not name_syntax.has_subdomain_name_syntax(spec["externalName"].text().rstrip(".")):
             spec["externalName"].invalid("a lowercase RFC 1123 subdomain is needed")
     elif kind in ("LoadBalancer", "NodePort") and is_headless:
         _first_cluster_ip(spec).invalid("may not be set to 'None' for LoadBalancer services", "None")
@@ -66,7 +66,7 @@ def _validate_service_ports(ports: AdmissionField, kind: str) -> None:
             if many:
                 name.required()
         else:
-            if not name_syntax.is_dns_label(name.text()):
+            if not name_syntax.is_admissible_dns_label(name.text()):
                 name.invalid("a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'")
             if name.text() in names:
                 name.duplicate()
@@ -89,12 +89,12 @@ def validate_config_map(root: AdmissionField, old: JsonObject | None) -> None:
     data, binary = root["data"], root["binaryData"]
     size = 0
     for key in data.mapping():
-        name_syntax.check_config_key(data, key)
+        name_syntax.check_admitted_config_key(data, key)
         size += len(data.key(key).text())
         if key in binary.mapping():
             data.key(key).invalid("duplicate of key present in binaryData", key)
     for key in binary.mapping():
-        name_syntax.check_config_key(binary, key)
+        name_syntax.check_admitted_config_key(binary, key)
         size += len(_base64_field(binary.key(key)))
     if size > _MAX_DATA:
         AdmissionField(None, "[]", root.causes).too_long(f"may not be more than {_MAX_DATA} bytes")
@@ -106,7 +106,7 @@ def validate_secret(root: AdmissionField, old: JsonObject | None) -> None:
     data, kind = root["data"], root["type"].text()
     size = 0
     for key in data.mapping():
-        name_syntax.check_config_key(data, key)
+        name_syntax.check_admitted_config_key(data, key)
         size += len(_base64_field(data.key(key)))
     if size > _MAX_DATA:
         data.too_long(f"may not be more than {_MAX_DATA} bytes")
@@ -133,7 +133,7 @@ def _validate_immutable_data(root: AdmissionField, old: JsonObject, fields: tupl
     if root["immutable"].value is not True:
         root["immutable"].forbidden("field is immutable when `immutable` is set")
     for field in fields:
-        if not equal_ignoring_empty(root[field].value, old.get(field)):
+        if not are_admitted_values_equal(root[field].value, old.get(field)):
             root[field].forbidden("field is immutable when `immutable` is set")
 
 
@@ -152,14 +152,14 @@ def validate_claim(root: AdmissionField, old: JsonObject | None) -> None:
     if not storage.is_set:
         storage.required()
     else:
-        value = name_syntax.check_quantity(storage)
+        value = name_syntax.check_admitted_quantity(storage)
         if value is not None and value <= 0:
             storage.invalid("must be greater than zero")
     spec["volumeMode"].one_of(("Block", "Filesystem"))
     if old is not None:
         before = {k: v for k, v in (old.get("spec") or {}).items() if k not in ("resources", "volumeName")}
         now = {k: v for k, v in spec.mapping().items() if k not in ("resources", "volumeName")}
-        if not equal_ignoring_empty(now, before):
+        if not are_admitted_values_equal(now, before):
             spec.forbidden("spec is immutable after creation except resources.requests for bound claims")
 
 
@@ -171,7 +171,7 @@ def validate_resource_quota(root: AdmissionField, old: JsonObject | None) -> Non
             amount.invalid("must be a valid resource name", name)
         elif "/" not in name and not _is_admissible_quota_name(name):
             amount.invalid("must be a standard resource for quota, or a fully qualified resource name", name)
-        value = name_syntax.check_quantity(amount)
+        value = name_syntax.check_admitted_quantity(amount)
         if value is not None and value < 0:
             amount.invalid("must be greater than or equal to 0")
     before = wire_map_or_empty((old or {}).get("spec"))
@@ -210,7 +210,7 @@ def validate_limit_range(root: AdmissionField, old: JsonObject | None) -> None:
         seen.add(kind.text())
         for field in ("min", "max", "default", "defaultRequest", "maxLimitRequestRatio"):
             for name in item[field].mapping():
-                name_syntax.check_quantity(item[field].key(name))
+                name_syntax.check_admitted_quantity(item[field].key(name))
         if kind.text() == "Pod":
             for field in ("default", "defaultRequest"):
                 if item[field].mapping():
@@ -226,7 +226,7 @@ def _validate_limit_order(item: AdmissionField, fields: tuple[str, ...]) -> None
             (field, value)
             for field in fields
             if name in item[field].mapping()
-            and (value := name_syntax.check_quantity(AdmissionField(item[field].mapping()[name], "", [])))
+            and (value := name_syntax.check_admitted_quantity(AdmissionField(item[field].mapping()[name], "", [])))
         ]
         for index, (field, value) in enumerate(known):
             for above, most in known[index + 1 :]:

@@ -8,7 +8,7 @@ from typing import Any
 from remuda.api.meta import JsonObject
 from remuda.api.names import GROUP
 from remuda.embedded.apiserver.admission import name_syntax
-from remuda.embedded.apiserver.admission.field_errors import AdmissionField, equal_ignoring_empty
+from remuda.embedded.apiserver.admission.field_errors import AdmissionField, are_admitted_values_equal
 from remuda.embedded.apiserver.admission.validate_placement import validate_placement
 
 RESTART = ("Always", "Never", "OnFailure")
@@ -70,7 +70,7 @@ def validate_pod_spec(spec: AdmissionField, *, needs_image: bool = True) -> None
             name_syntax.check_subdomain(spec[field])
     for field in ("hostname", "subdomain"):
         if spec[field].text():
-            name_syntax.check_dns_label(spec[field])
+            name_syntax.check_admitted_dns_label(spec[field])
     for secret in spec["imagePullSecrets"].each():
         if not secret["name"].text():
             secret["name"].required()
@@ -83,7 +83,7 @@ def _validate_volumes(at: AdmissionField) -> set[str]:
     names: set[str] = set()
     for volume in at.each():
         name = volume["name"]
-        name_syntax.check_dns_label(name)
+        name_syntax.check_admitted_dns_label(name)
         if name.text() in names:
             name.duplicate()
         names.add(name.text())
@@ -105,7 +105,7 @@ def _validate_container(
     at: AdmissionField, names: set[str], volumes: set[str], host_ports: set[tuple[int, str]], *, is_init: bool
 ) -> None:
     name, image = at["name"], at["image"]
-    name_syntax.check_dns_label(name)
+    name_syntax.check_admitted_dns_label(name)
     if name.text() in names:
         name.duplicate()
     if name.text():
@@ -144,10 +144,10 @@ def _validate_container_ports(at: AdmissionField, host_ports: set[tuple[int, str
             if port["name"].text() in names:
                 port["name"].duplicate()
             names.add(port["name"].text())
-        name_syntax.check_port_number(port["containerPort"])
+        name_syntax.check_admitted_port_number(port["containerPort"])
         host = port["hostPort"].number()
         if host:
-            name_syntax.check_port_number(port["hostPort"])
+            name_syntax.check_admitted_port_number(port["hostPort"])
             if (host, port["protocol"].text()) in host_ports:
                 port["hostPort"].duplicate(f"{port['protocol'].text()}//{host}")
             host_ports.add((host, port["protocol"].text()))
@@ -178,7 +178,7 @@ def _validate_resources(at: AdmissionField) -> None:
         for resource in amounts.mapping():
             amount = amounts.key(resource)
             _validate_resource_name(amount, resource)
-            value = name_syntax.check_quantity(amount)
+            value = name_syntax.check_admitted_quantity(amount)
             if value is not None and value < 0:
                 amount.invalid("must be greater than or equal to 0")
             if value is not None and name_syntax.is_extended_resource(resource) and value.denominator != 1:
@@ -191,8 +191,8 @@ def _validate_resources(at: AdmissionField) -> None:
             continue
         mine: list[Any] = []
         top, least = (
-            name_syntax.check_quantity(AdmissionField(limits.mapping()[resource], "", mine)),
-            name_syntax.check_quantity(AdmissionField(asked.value, "", mine)),
+            name_syntax.check_admitted_quantity(AdmissionField(limits.mapping()[resource], "", mine)),
+            name_syntax.check_admitted_quantity(AdmissionField(asked.value, "", mine)),
         )
         if top is None or least is None:
             continue
@@ -266,7 +266,7 @@ def _validate_pod_update(root: AdmissionField, old: JsonObject) -> None:
         gates = [g.get("name") for g in before.get("schedulingGates") or ()]
         if any(g["name"].text() not in gates for g in spec["schedulingGates"].each()):
             spec["schedulingGates"].forbidden("only deletion is allowed, but found new scheduling gates")
-    if not equal_ignoring_empty(_immutable_pod_spec(spec.mapping()), _immutable_pod_spec(before)):
+    if not are_admitted_values_equal(_immutable_pod_spec(spec.mapping()), _immutable_pod_spec(before)):
         spec.forbidden(
             "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
             "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"

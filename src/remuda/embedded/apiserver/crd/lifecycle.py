@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from remuda.api.meta import JsonObject
-from remuda.api.validation.patterns import MAX_REPEATS, BadPattern, check_schema_pattern, pattern_repeats
-from remuda.embedded.apiserver.naming import invalid_fields
+from remuda.api.validation.patterns import MAX_REPEATS, BadPattern, check_validation_pattern, validation_pattern_repeats
+from remuda.embedded.apiserver.naming import served_fields_invalid
 from remuda.embedded.apiserver.patching.field_owners import apiserver_timestamp
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -159,7 +159,7 @@ def _check_crd(body: JsonObject, old: JsonObject | None) -> None:
             if old["spec"]["names"].get(field) != names.get(field):
                 found.append((f"spec.names.{field}", f'Invalid value: "{names.get(field)}": field is immutable'))
     if found:
-        raise invalid_fields(CRD, name, found)
+        raise served_fields_invalid(CRD, name, found)
 
 
 def _check_crd_version(version: Any, at: str, repeats: _SumOfRepeats) -> list[tuple[str, str]]:
@@ -221,7 +221,7 @@ class _SumOfRepeats:
     def is_too_large_with(self, pattern: str) -> bool:
         if pattern not in self._seen:
             self._seen.add(pattern)
-            repeats = pattern_repeats(pattern)
+            repeats = validation_pattern_repeats(pattern)
             self._sum += repeats if repeats <= MAX_REPEATS else 0  # such a one is refused by itself
         return self._sum > MAX_ALL_REPEATS
 
@@ -237,7 +237,7 @@ def _check_crd_patterns(schema: JsonObject, at: str, depth: int, repeats: _SumOf
         return
     if pattern:
         try:
-            check_schema_pattern(str(pattern))
+            check_validation_pattern(str(pattern))
         except BadPattern as bad:
             what = f"must be a valid regular expression, but isn't: error parsing regexp: {bad}"
             yield f"{at}.pattern", f'Invalid value: "{pattern}": {what}'

@@ -18,7 +18,7 @@ from typing import Any
 
 from remuda.api.codec import encode
 from remuda.api.meta import JsonObject
-from remuda.api.validation.patterns import BadPattern, fits_schema_pattern, schema_match_price
+from remuda.api.validation.patterns import BadPattern, fits_validation_pattern, validation_pattern_price
 from remuda.embedded.apiserver.patching import WorkBudget
 
 MAX_MISFITS = 100
@@ -84,7 +84,7 @@ def with_schema_defaults(value: Any, schema: JsonObject) -> Any:
     return out
 
 
-def schema_misfits(body: JsonObject, schema: JsonObject) -> list[tuple[str, str]]:
+def crd_schema_misfits(body: JsonObject, schema: JsonObject) -> list[tuple[str, str]]:
     """(field, what) of what does not fit, in Kubernetes' words; not all of it when there is a lot."""
     judged = {k: v for k, v in body.items() if k != "metadata"}
     work = WorkBudget("make the object smaller, or its schema simpler (fewer anyOf, oneOf, allOf, enum, pattern)")
@@ -187,8 +187,8 @@ def _text_misfits(value: str, schema: JsonObject, at: str, work: WorkBudget) -> 
     pattern = schema.get("pattern")
     if pattern:
         try:
-            work.spend(schema_match_price(pattern, value))
-            fits = fits_schema_pattern(pattern, value)
+            work.spend(validation_pattern_price(pattern, value))
+            fits = fits_validation_pattern(pattern, value)
         except BadPattern as bad:  # stored before patterns were checked
             fits, pattern = False, f"{pattern}, but pattern is invalid: error parsing regexp: {bad}"
         if not fits:

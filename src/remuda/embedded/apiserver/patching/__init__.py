@@ -3,7 +3,7 @@ what a patch leaves alone is shared with the result.
 
 Schemas (`patch_schema`):
     builtin_kind_schema(api_version, kind)                  a built-in kind, from the committed table
-    structural_kind_schema(openAPIV3Schema, has_status=...) a custom kind's version
+    custom_kind_patch_schema(openAPIV3Schema, has_status=...) a custom kind's version
 
 Patches; each takes the stored body and the decoded patch, and gives the new body:
     merge_patch(doc, patch)                                 RFC 7386
@@ -20,8 +20,8 @@ Ownership:
     manager_name(field_manager, user_agent) -> str          who the writer is
 
 For the caller to use as it needs:
-    settle_body(body, schema)              the form to store: no nulls, no empty optional lists and maps
-    find_schema_faults(body, schema.root)  unknown fields, wrong types, items that cannot be told apart; each by its path
+    settle_body_by_patch_schema(body, schema)              the form to store: no nulls, no empty optional lists and maps
+    find_patch_schema_faults(body, schema.root)  unknown fields, wrong types, items that cannot be told apart; each by its path
     check_body_bounds(body)                400 or 413 for a body too deep, too rich or too long-named to walk; patches are
                                            checked already, what they make of an object is not
 
@@ -29,7 +29,7 @@ A patch of a built-in kind, in order:
     new = strategic_merge(live, patch, schema)
     ... find faults: of kind "type" -> 422 (400 for a body that was created or replaced), "unknown" -> as fieldValidation
     says, "item" is no error here ...
-    new = settle_body(new, schema)
+    new = settle_body_by_patch_schema(new, schema)
     ... fill in defaults ...
     new = track_field_owners(live, new, manager_name(asked, user_agent), schema, now)
     ... admission, the rules of the server, store ...
@@ -42,7 +42,7 @@ from remuda.embedded.apiserver.patching.bounds import (
     WorkBudget,
     check_body_bounds,
 )
-from remuda.embedded.apiserver.patching.combine import settle_body
+from remuda.embedded.apiserver.patching.combine import settle_body_by_patch_schema
 from remuda.embedded.apiserver.patching.field_owners import manager_name
 from remuda.embedded.apiserver.patching.json_patch import json_patch
 from remuda.embedded.apiserver.patching.merge_patch import merge_patch
@@ -50,10 +50,10 @@ from remuda.embedded.apiserver.patching.patch_schema import (
     KindSchema,
     PatchSchema,
     builtin_kind_schema,
-    object_meta_schema,
-    structural_kind_schema,
+    custom_kind_patch_schema,
+    object_meta_patch_schema,
 )
-from remuda.embedded.apiserver.patching.schema_check import SchemaFault, find_schema_faults
+from remuda.embedded.apiserver.patching.schema_check import SchemaFault, find_patch_schema_faults
 from remuda.embedded.apiserver.patching.server_side_apply import ApplyConflict, server_side_apply, track_field_owners
 from remuda.embedded.apiserver.patching.strategic_patch import strategic_merge
 
@@ -68,14 +68,14 @@ __all__ = [
     "WorkBudget",
     "builtin_kind_schema",
     "check_body_bounds",
-    "find_schema_faults",
+    "custom_kind_patch_schema",
+    "find_patch_schema_faults",
     "json_patch",
     "manager_name",
     "merge_patch",
-    "object_meta_schema",
+    "object_meta_patch_schema",
     "server_side_apply",
-    "settle_body",
+    "settle_body_by_patch_schema",
     "strategic_merge",
-    "structural_kind_schema",
     "track_field_owners",
 ]

@@ -12,7 +12,13 @@ from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.patching.bounds import CONTAINERS
 from remuda.embedded.apiserver.patching.compare import has_own_paths, item_element
 from remuda.embedded.apiserver.patching.field_sets import SELF, is_member_field
-from remuda.embedded.apiserver.patching.patch_schema import ANY, FieldSet, KindSchema, PatchSchema, object_meta_schema
+from remuda.embedded.apiserver.patching.patch_schema import (
+    ANY,
+    FieldSet,
+    KindSchema,
+    PatchSchema,
+    object_meta_patch_schema,
+)
 
 
 def merge_applied(live: Any, applied: Any, schema: PatchSchema) -> Any:
@@ -92,7 +98,7 @@ def _remove_items(items: list[Any], fields: FieldSet, schema: PatchSchema) -> li
     return out or None
 
 
-def with_declared_members(fields: FieldSet, schema: PatchSchema) -> FieldSet:
+def field_set_with_declared_members(fields: FieldSet, schema: PatchSchema) -> FieldSet:
     """The set with every declared field that it goes through as a member, so that an emptied one is removed whole."""
     out: FieldSet = {}
     for key, below in fields.items():
@@ -101,30 +107,30 @@ def with_declared_members(fields: FieldSet, schema: PatchSchema) -> FieldSet:
             continue
         if key[0] == "f":
             name = key[2:]
-            node = with_declared_members(below, schema.child(name))
+            node = field_set_with_declared_members(below, schema.child(name))
             out[key] = {SELF: {}, **node} if name in schema.fields else node
         else:
-            out[key] = with_declared_members(below, schema.items if key[0] == "k" else ANY)
+            out[key] = field_set_with_declared_members(below, schema.items if key[0] == "k" else ANY)
     return out
 
 
 _ZEROS: Final = {"string": "", "quantity": "0", "integer": 0, "number": 0, "boolean": False}
 
 
-def settle_body(body: JsonObject, kind: KindSchema) -> JsonObject:
+def settle_body_by_patch_schema(body: JsonObject, kind: KindSchema) -> JsonObject:
     """What a server keeps of a body: no nulls but those a custom kind allows, no empty optional lists and maps.
 
     In a map of a built-in kind a null counts as the empty value, since its key was given. Metadata is built in for every
     kind; the owners in it are not touched, since an empty list of them is a request (see `track_update`).
     """
-    return _settle_object(settle_metadata(body), kind.root, custom=kind.custom, skip="metadata")
+    return _settle_object(settle_metadata_by_patch_schema(body), kind.root, custom=kind.custom, skip="metadata")
 
 
-def settle_metadata(body: JsonObject) -> JsonObject:
+def settle_metadata_by_patch_schema(body: JsonObject) -> JsonObject:
     meta = body.get("metadata")
     if not isinstance(meta, dict):
         return body
-    new = _settle_object(meta, object_meta_schema(), custom=False, skip="managedFields")
+    new = _settle_object(meta, object_meta_patch_schema(), custom=False, skip="managedFields")
     return body if new is meta else {**body, "metadata": new}
 
 

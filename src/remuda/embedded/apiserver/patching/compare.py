@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.patching.bounds import CONTAINERS
-from remuda.embedded.apiserver.patching.field_sets import LEAF, SELF, go_json
+from remuda.embedded.apiserver.patching.field_sets import LEAF, SELF, field_path_json
 from remuda.embedded.apiserver.patching.patch_schema import ANY, FieldSet, PatchSchema
 
 _MISSING: Final = object()
@@ -33,7 +33,7 @@ def item_element(item: Any, schema: PatchSchema) -> str:
     if not schema.keys:
         if item is None or isinstance(item, CONTAINERS):
             raise UnnameableItem("an item of a set must be a plain value")
-        return "v:" + go_json(item)
+        return "v:" + field_path_json(item)
     if not isinstance(item, dict):
         raise UnnameableItem("an item of this list must be an object")
     parts: list[str] = []
@@ -43,7 +43,7 @@ def item_element(item: Any, schema: PatchSchema) -> str:
             value = schema.items.child(name).default
             if value is None:
                 continue  # an item without this key is another item than one with it
-        parts.append(f'"{name}":{go_json(value)}')
+        parts.append(f'"{name}":{field_path_json(value)}')
     if not parts:
         raise UnnameableItem(f"an item of this list must have {' or '.join(schema.keys)}")
     return "k:{" + ",".join(parts) + "}"

@@ -46,14 +46,14 @@ class FieldOwner(msgspec.Struct, frozen=True):
 Owners = dict[OwnerName, FieldOwner]
 
 
-def owner_name(manager: str, operation: str, subresource: str, api_version: str) -> OwnerName:
+def field_owner_name(manager: str, operation: str, subresource: str, api_version: str) -> OwnerName:
     return OwnerName(manager or "unknown", operation, subresource, api_version if operation == UPDATE else "")
 
 
 def manager_name(asked: str, user_agent: str) -> str:
     """The manager of a request: the one it names, else the first word of its user agent."""
     if asked:
-        check_manager_name(asked)
+        check_field_manager_name(asked)
         return asked
     name = ""
     for character in user_agent.split("/", 1)[0]:
@@ -64,7 +64,7 @@ def manager_name(asked: str, user_agent: str) -> str:
     return name
 
 
-def check_manager_name(name: str) -> None:
+def check_field_manager_name(name: str) -> None:
     if len(name.encode()) > MAX_NAME:
         raise Invalid(f"fieldManager: longer than {MAX_NAME} bytes; choose a shorter one")
     if not name.isprintable():
@@ -98,7 +98,7 @@ def _owners_from_entries(entries: list[JsonObject]) -> Owners:
     owners: Owners = {}
     for entry in entries:
         version = entry["apiVersion"]
-        name = owner_name(entry.get("manager", ""), entry["operation"], entry.get("subresource", ""), version)
+        name = field_owner_name(entry.get("manager", ""), entry["operation"], entry.get("subresource", ""), version)
         owners[name] = FieldOwner(entry["fieldsV1"], version, entry.get("time", ""), entry)
     return owners
 
@@ -131,7 +131,7 @@ def _check_managed_entry(entry: Any) -> JsonObject:
     return out
 
 
-def is_owner_reset(entries: Any, *, custom: bool) -> bool:
+def asks_to_forget_field_owners(entries: Any, *, custom: bool) -> bool:
     """A list of one empty entry asks to forget all owners, and so does an empty list, but not of a custom kind."""
     return (entries == [] and not custom) or (isinstance(entries, list) and entries in ([{}], [None]))
 

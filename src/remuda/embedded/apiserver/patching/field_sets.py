@@ -85,7 +85,7 @@ def _subtract_node(a: FieldSet, b: FieldSet) -> FieldSet | None:
     return LEAF if len(out) == 1 and SELF in out else out
 
 
-def subtract_below(a: FieldSet, b: FieldSet) -> FieldSet:
+def subtract_fields_below(a: FieldSet, b: FieldSet) -> FieldSet:
     """The paths of `a` that are neither in `b` nor below a path of `b`."""
     out: FieldSet | None = None
     for key, right in b.items():
@@ -94,7 +94,7 @@ def subtract_below(a: FieldSet, b: FieldSet) -> FieldSet:
             continue
         rest: FieldSet | None = None
         if right and SELF not in right:
-            rest = left and subtract_below(left, right)
+            rest = left and subtract_fields_below(left, right)
             if rest is left:
                 continue
             rest = LEAF if len(rest) == 1 and SELF in rest else rest or None
@@ -156,7 +156,7 @@ def _element_in_words(element: str) -> str:
     return f"[={text}]" if what == "v:" else f"[{text}]"
 
 
-def go_json(value: Any) -> str:
+def field_path_json(value: Any) -> str:
     """JSON as Go writes it into path elements."""
     if isinstance(value, str):
         if _SPECIAL.search(value) is None:
@@ -167,9 +167,11 @@ def go_json(value: Any) -> str:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e21 else repr(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{go_json(key)}:{go_json(of)}" for key, of in sorted(value.items())) + "}"
+        return (
+            "{" + ",".join(f"{field_path_json(key)}:{field_path_json(of)}" for key, of in sorted(value.items())) + "}"
+        )
     if isinstance(value, list):
-        return "[" + ",".join(map(go_json, value)) + "]"
+        return "[" + ",".join(map(field_path_json, value)) + "]"
     return str(value)
 
 
@@ -206,9 +208,9 @@ def _known_element(key: str) -> str | None:
         keys = json.loads(text)
         if not isinstance(keys, dict):
             raise ValueError(f"`{key}` in fieldsV1 must name keys and their values")
-        return "k:" + go_json(keys)
+        return "k:" + field_path_json(keys)
     if what == "v":
-        return "v:" + go_json(json.loads(text))
+        return "v:" + field_path_json(json.loads(text))
     if what == "i":
         if _INDEX.fullmatch(text) is None:
             raise ValueError(f"`{key}` in fieldsV1 must name a place in a list")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from remuda.api.codec import decode_json, encode
+from remuda.api.codec import decode_json_with_codec, encode
 from remuda.api.errors import BadRequest, Invalid
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.patching.bounds import (
@@ -175,7 +175,7 @@ class _PatchedDocument:
         self._copied += len(data)
         if self._copied > MAX_COPIED:
             raise _OperationInapplicable(f"the copies of this patch are larger than {MAX_COPIED} bytes")
-        return decode_json(data)
+        return decode_json_with_codec(data)
 
 
 def _operation_field(op: JsonObject, name: str) -> str:

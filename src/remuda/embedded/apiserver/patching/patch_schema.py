@@ -210,14 +210,14 @@ def builtin_kind_schema(api_version: str, kind: str) -> KindSchema | None:
     return KindSchema(root, resets, custom=False)
 
 
-def object_meta_schema() -> PatchSchema:
+def object_meta_patch_schema() -> PatchSchema:
     return _schema_builder().named("meta.v1.ObjectMeta")
 
 
 # Custom kinds.
 
 
-def structural_kind_schema(schema: JsonObject | None, *, has_status: bool) -> KindSchema:
+def custom_kind_patch_schema(schema: JsonObject | None, *, has_status: bool) -> KindSchema:
     """A custom kind's version by its `openAPIV3Schema`; `has_status`: the status subresource is enabled for it.
 
     Without a schema everything is undeclared: granular objects, atomic lists.
@@ -257,7 +257,7 @@ def _structural_node(schema: JsonObject, preserve: bool) -> PatchSchema:
             out.fields |= {
                 "apiVersion": PatchSchema("string"),
                 "kind": PatchSchema("string"),
-                "metadata": object_meta_schema(),
+                "metadata": object_meta_patch_schema(),
             }
     elif kind:
         out = PatchSchema(kind, schema.get("format") or "")

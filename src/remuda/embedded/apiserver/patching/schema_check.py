@@ -31,7 +31,7 @@ class SchemaFault(msgspec.Struct, frozen=True):
     what: str
 
 
-def find_schema_faults(body: Any, schema: PatchSchema, path: str = "") -> list[SchemaFault]:
+def find_patch_schema_faults(body: Any, schema: PatchSchema, path: str = "") -> list[SchemaFault]:
     """Every fault of a body, in the order of its fields."""
     out: list[SchemaFault] = []
     _check_value_schema(body, schema, (None, path), out)

@@ -15,17 +15,17 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.api.codec import decode_json
+from remuda.api.codec import decode_json_with_codec
 from remuda.api.errors import BadRequest, Conflict, Invalid, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.patching import field_owners as ownership
 from remuda.embedded.apiserver.patching.bounds import check_body_bounds
 from remuda.embedded.apiserver.patching.combine import (
+    field_set_with_declared_members,
     merge_applied,
     remove_fields,
-    settle_body,
-    settle_metadata,
-    with_declared_members,
+    settle_body_by_patch_schema,
+    settle_metadata_by_patch_schema,
 )
 from remuda.embedded.apiserver.patching.compare import UnnameableItem, applied_field_set, compare_fields, is_equal_json
 from remuda.embedded.apiserver.patching.field_owners import APPLY, UPDATE, FieldOwner, OwnerName, Owners
@@ -34,12 +34,12 @@ from remuda.embedded.apiserver.patching.field_sets import (
     field_paths,
     intersect_fields,
     ordered_fields,
-    subtract_below,
     subtract_fields,
+    subtract_fields_below,
     union_fields,
 )
 from remuda.embedded.apiserver.patching.patch_schema import FieldSet, KindSchema, PatchSchema
-from remuda.embedded.apiserver.patching.schema_check import find_schema_faults
+from remuda.embedded.apiserver.patching.schema_check import find_patch_schema_faults
 
 _STRIPPED: Final[FieldSet] = {
     "f:apiVersion": {},
@@ -112,7 +112,7 @@ def track_field_owners(
 def _owners_of_write(given: Any, before: Any, schema: KindSchema, *, is_subresource: bool) -> Owners:
     """A writer may edit the owners, but not lose them by not knowing of them, nor through a subresource."""
     if not is_subresource and given is not before and given is not None:
-        if ownership.is_owner_reset(given, custom=schema.custom):
+        if ownership.asks_to_forget_field_owners(given, custom=schema.custom):
             return {}
         try:
             if given != before and (owners := ownership.read_managed_fields(given)):
@@ -137,10 +137,10 @@ def _owners_after_update(
     if not changed and not gone:
         return owners
     if resets := schema.resets.get(subresource):
-        changed, gone = subtract_below(changed, resets), subtract_below(gone, resets)
+        changed, gone = subtract_fields_below(changed, resets), subtract_fields_below(gone, resets)
     out = _owners_after_change(owners, changed, gone)
     if taken := ordered_fields(subtract_fields(changed, _STRIPPED)):
-        name = ownership.owner_name(manager, UPDATE, subresource, version)
+        name = ownership.field_owner_name(manager, UPDATE, subresource, version)
         previous = out.get(name)
         taken = union_fields(previous.fields, taken) if previous else taken
         out[name] = FieldOwner(taken, version, ownership.apiserver_timestamp(now))
@@ -163,9 +163,9 @@ def server_side_apply(
     """
     if not manager:
         raise Invalid("fieldManager: Required value: it must be given for apply")
-    ownership.check_manager_name(manager)
+    ownership.check_field_manager_name(manager)
     _check_applied_body(applied, schema)
-    name = ownership.owner_name(manager, APPLY, subresource, "")
+    name = ownership.field_owner_name(manager, APPLY, subresource, "")
     try:
         body, owners = _apply_as(live, applied, name, schema, force, now)
     except UnnameableItem as error:  # the applied body has no such item, so the stored one has
@@ -207,14 +207,14 @@ def _apply_to_live(
 ) -> tuple[JsonObject, Owners]:
     version = str(applied.get("apiVersion") or "")
     resets = schema.resets.get(name.subresource, {})
-    claimed = subtract_below(applied_field_set(applied, schema.root), resets)
+    claimed = subtract_fields_below(applied_field_set(applied, schema.root), resets)
     last = owners.get(name)
     others = {other: owner for other, owner in owners.items() if other != name}
     body = merge_applied(live, applied, schema.root)
     if last is not None and subtract_fields(last.fields, claimed):
         body = _prune_unowned(body, last.fields, [claimed, *(owner.fields for owner in others.values())], schema)
     if others:
-        changed, gone = (subtract_below(fields, resets) for fields in compare_fields(live, body, schema.root))
+        changed, gone = (subtract_fields_below(fields, resets) for fields in compare_fields(live, body, schema.root))
         conflicts = {
             other: taken for other, owner in others.items() if (taken := intersect_fields(owner.fields, changed))
         }
@@ -228,7 +228,7 @@ def _apply_to_live(
         )
         others[name] = FieldOwner(claimed, version, time)
     # A custom kind's body keeps its nulls, even those where a list lost its last item: its schema is what judges them.
-    return settle_metadata(body) if schema.custom else settle_body(body, schema), others
+    return settle_metadata_by_patch_schema(body) if schema.custom else settle_body_by_patch_schema(body, schema), others
 
 
 def _prune_unowned(body: JsonObject, last: FieldSet, owned: list[FieldSet], schema: KindSchema) -> JsonObject:
@@ -239,13 +239,13 @@ def _prune_unowned(body: JsonObject, last: FieldSet, owned: list[FieldSet], sche
     not in `last`.
     """
     root = schema.root
-    last = with_declared_members(last, root)
-    everything = with_declared_members(applied_field_set(body, root), root)
-    kept = with_declared_members(applied_field_set(remove_fields(body, last, root) or {}, root), root)
+    last = field_set_with_declared_members(last, root)
+    everything = field_set_with_declared_members(applied_field_set(body, root), root)
+    kept = field_set_with_declared_members(applied_field_set(remove_fields(body, last, root) or {}, root), root)
     for fields in owned:
-        kept = union_fields(kept, with_declared_members(fields, root))
+        kept = union_fields(kept, field_set_with_declared_members(fields, root))
     rest = remove_fields(body, subtract_fields(everything, kept), root) or {}
-    kept = with_declared_members(applied_field_set(rest, root), root)
+    kept = field_set_with_declared_members(applied_field_set(rest, root), root)
     result: JsonObject = remove_fields(body, intersect_fields(subtract_fields(everything, kept), last), root) or {}
     return result
 
@@ -325,13 +325,13 @@ def _owner_in_words(name: OwnerName) -> str:
 def _client_side_applied_fields(live: JsonObject, schema: KindSchema) -> FieldSet:
     text = (_metadata_of(live).get("annotations") or {}).get(_LAST_APPLIED)
     try:
-        last = decode_json(str(text).encode()) if text else None
+        last = decode_json_with_codec(str(text).encode()) if text else None
     except (msgspec.DecodeError, RecursionError):
         return {}
     if (
         not isinstance(last, dict)
         or last.get("apiVersion") != live.get("apiVersion")
-        or find_schema_faults(last, schema.root)
+        or find_patch_schema_faults(last, schema.root)
     ):
         return {}
     changed, gone = compare_fields(last, live, schema.root)
@@ -359,7 +359,7 @@ def _check_applied_body(applied: Any, schema: KindSchema) -> None:
     meta = applied.get("metadata")
     if isinstance(meta, dict) and meta.get("managedFields") is not None:
         raise BadRequest("metadata.managedFields must be nil: the server keeps it; leave it out")
-    if found := find_schema_faults(applied, schema.root):
+    if found := find_patch_schema_faults(applied, schema.root):
         raise Invalid("; ".join(f"{fault.path}: {fault.what}" for fault in found[:_MAX_FAULTS]))
 
 

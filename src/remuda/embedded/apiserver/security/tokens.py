@@ -16,7 +16,7 @@ _BYTES = 32
 CONTEXT = "remuda"
 
 
-def load_token(path: Path) -> str:
+def load_security_token(path: Path) -> str:
     """The token of the file, made when there is none. Processes that ask at once get the same one."""
     try:
         if path.stat().st_mode & 0o077:
@@ -47,7 +47,7 @@ def _make_token(path: Path) -> str:
     return token
 
 
-def write_kubeconfig(path: Path, *, server: str, ca: bytes, token: str) -> None:
+def write_token_kubeconfig(path: Path, *, server: str, ca: bytes, token: str) -> None:
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -64,7 +64,7 @@ def write_kubeconfig(path: Path, *, server: str, ca: bytes, token: str) -> None:
     write_private_file(path, yaml.safe_dump(config, sort_keys=False).encode())
 
 
-def api_port_in_kubeconfig(path: Path) -> int:
+def apiserver_port_in_token_kubeconfig(path: Path) -> int:
     """The port of an earlier run, so that kubeconfigs handed out stay good; 0 when there was none."""
     try:
         config = yaml.safe_load(path.read_bytes())

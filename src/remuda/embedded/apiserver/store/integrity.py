@@ -34,7 +34,7 @@ def chained_checksum(before: int, type_: str, row: int) -> int:
     return int.from_bytes(blake2b(text, digest_size=8).digest()) & _MASK
 
 
-def total_checksum(sums: Sequence[int]) -> int:
+def total_store_checksum(sums: Sequence[int]) -> int:
     return sum(sums) & _MASK
 
 
@@ -88,7 +88,7 @@ def find_state_damage(state: SealedState) -> StateDamage | None:
             return StateDamage(entry.rv, f"{entry.key} was altered", good)
     if (state.log[-1][1] if state.log else state.anchor) != state.head:
         return StateDamage(good + 1, "the newest changes are missing", good)
-    if total_checksum([stored for _, stored in state.objects]) != state.total:
+    if total_store_checksum([stored for _, stored in state.objects]) != state.total:
         return StateDamage(good, "an object is missing, or a deleted one is back", good)
     if state.acked > state.revision:
         return StateDamage(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from remuda.api.codec import decode_json, encode, from_wire
+from remuda.api.codec import decode_json_with_codec, encode, from_wire
 from remuda.api.meta import JsonObject, KObject
 
 K = TypeVar("K", bound=KObject)
@@ -48,7 +48,7 @@ class StoredObject:
         """The wire form; shared by everyone, never to be mutated."""
         body = self._body
         if body is None:
-            body = self._body = cast(JsonObject, decode_json(cast(bytes, self._raw)))
+            body = self._body = cast(JsonObject, decode_json_with_codec(cast(bytes, self._raw)))
         return body
 
     @property
@@ -120,9 +120,9 @@ class StoreEvent:
     def line(self) -> bytes:
         """The watch stream's line, made once."""
         if self._line is None:
-            self._line = encode_watch_line(self.type, self.record.raw)
+            self._line = encode_store_event_line(self.type, self.record.raw)
         return self._line
 
 
-def encode_watch_line(type_: str, raw: bytes) -> bytes:
+def encode_store_event_line(type_: str, raw: bytes) -> bytes:
     return b'{"type":"%b","object":%b}\n' % (type_.encode(), raw)

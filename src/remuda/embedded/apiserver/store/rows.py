@@ -12,7 +12,7 @@ from remuda.embedded.apiserver.store.integrity import (
     chained_checksum,
     count_sound_rows,
     row_checksum,
-    total_checksum,
+    total_store_checksum,
 )
 from remuda.embedded.apiserver.store.journal import LogRow, ObjectRow
 
@@ -32,7 +32,7 @@ class MalformedRow(Exception):
     """A value of a type that was never written."""
 
 
-def make_tables(connection: sqlite3.Connection) -> None:
+def make_sqlite_journal_tables(connection: sqlite3.Connection) -> None:
     for statement in filter(None, map(str.strip, _SCHEMA.split(";"))):
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -47,7 +47,7 @@ def read_store_meta(connection: sqlite3.Connection) -> dict[str, int]:
     return found
 
 
-def read_sealed_state(connection: sqlite3.Connection, acked: int) -> SealedState:
+def read_sealed_store_state(connection: sqlite3.Connection, acked: int) -> SealedState:
     meta = read_store_meta(connection)
     state = SealedState(
         objects=[
@@ -101,7 +101,7 @@ def _bytes_in_stored_row(value: object) -> bytes:
     return value if isinstance(value, bytes) else repr(value).encode()
 
 
-def write_recovered_state(connection: sqlite3.Connection, found: RecoveredState) -> None:
+def write_recovered_store_state(connection: sqlite3.Connection, found: RecoveredState) -> None:
     connection.execute("DELETE FROM obj")
     connection.execute("DELETE FROM log")
     rows = [(row.key, row.rv, row.body) for row in found.objects]
@@ -121,5 +121,5 @@ def _write_checksums(connection: sqlite3.Connection) -> None:
         head = chained_checksum(head, type_, row_checksum(rv, key, body))
         changes.append((head, rv))
     connection.executemany("UPDATE log SET sum=? WHERE rv=?", changes)
-    values = [(0, "anchor"), (head, "head"), (total_checksum([own for own, _ in objects]), "total")]
+    values = [(0, "anchor"), (head, "head"), (total_store_checksum([own for own, _ in objects]), "total")]
     connection.executemany("UPDATE meta SET value=? WHERE name=?", values)

@@ -34,7 +34,7 @@ from remuda.embedded.apiserver.store.integrity import (
     find_state_damage,
     recover_state,
     row_checksum,
-    total_checksum,
+    total_store_checksum,
 )
 from remuda.embedded.apiserver.store.journal import CommitDone, LoadedState
 from remuda.embedded.apiserver.store.record import DELETED, StoreEvent
@@ -42,10 +42,10 @@ from remuda.embedded.apiserver.store.rows import (
     APPLICATION_ID,
     FORMAT,
     MalformedRow,
-    make_tables,
-    read_sealed_state,
+    make_sqlite_journal_tables,
+    read_sealed_store_state,
     read_store_meta,
-    write_recovered_state,
+    write_recovered_store_state,
 )
 from remuda.embedded.apiserver.store.storage_trouble import CODES, FAILED, storage_refusal, storage_trouble
 
@@ -124,7 +124,7 @@ class SqliteJournal:
         if version == 0:
             if application or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise self._not_ours()
-            make_tables(connection)
+            make_sqlite_journal_tables(connection)
         elif application != APPLICATION_ID:
             raise self._not_ours()
         elif version < FORMAT:
@@ -170,13 +170,13 @@ class SqliteJournal:
         connection = self._connection
         assert connection is not None
         try:
-            state = read_sealed_state(connection, 0 if self._is_new else self._acked.read())
+            state = read_sealed_store_state(connection, 0 if self._is_new else self._acked.read())
             damage = find_state_damage(state)
             if damage is not None:
                 self._keep_aside(damage)
             if damage is not None or self._recover_to is not None:
                 self._recover(connection, state, damage)
-                state = read_sealed_state(connection, 0)
+                state = read_sealed_store_state(connection, 0)
         except _SENSELESS as error:
             self.close()
             raise self._refusal(error) from error
@@ -217,7 +217,7 @@ class SqliteJournal:
             )
         found = recover_state(state, revision)
         connection.execute("BEGIN IMMEDIATE")
-        write_recovered_state(connection, found)
+        write_recovered_store_state(connection, found)
         connection.execute("COMMIT")
         self.lost = found.lost
         log.warning("state.recovered", revision=revision, objects=len(found.objects), lost=list(found.lost))
@@ -302,7 +302,7 @@ class SqliteJournal:
         kept = [row for row in newest.values() if row is not None]
         gone = [key for key, row in newest.items() if row is None]
         sums = {key: own for key, _, _, own in kept}
-        total = total_checksum([total, *(-self._sums.get(key, 0) for key in newest), *sums.values()])
+        total = total_store_checksum([total, *(-self._sums.get(key, 0) for key in newest), *sums.values()])
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", sealed)
         connection.executemany(

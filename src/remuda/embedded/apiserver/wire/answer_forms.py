@@ -7,12 +7,12 @@ from enum import Enum
 
 import msgspec
 
-from remuda.api.codec import decode_json, encode
+from remuda.api.codec import decode_json_with_codec, encode
 from remuda.api.errors import ApiError, BadRequest
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.conversion import from_storage_version, is_version_converted
 from remuda.embedded.apiserver.kinds_served import ServedKind
-from remuda.embedded.apiserver.store.record import StoredObject, StoreEvent, encode_watch_line
+from remuda.embedded.apiserver.store.record import StoredObject, StoreEvent, encode_store_event_line
 from remuda.embedded.apiserver.wire.paging import ListPage
 from remuda.embedded.apiserver.wire.tables import table_columns
 
@@ -61,7 +61,7 @@ def negotiate_form(accept: str, include: str) -> AnswerView:
     )
 
 
-def render_object(view: AnswerView, served: ServedKind, record: StoredObject, now: float) -> bytes:
+def object_in_answer_form(view: AnswerView, served: ServedKind, record: StoredObject, now: float) -> bytes:
     if view.form is AnswerForm.OBJECT:
         return _object_bytes(served, record)
     if view.form is AnswerForm.METADATA:
@@ -69,7 +69,7 @@ def render_object(view: AnswerView, served: ServedKind, record: StoredObject, no
     return encode(_table_answer(view, served, [record], now, {"resourceVersion": str(record.rv)}))
 
 
-def render_page(view: AnswerView, served: ServedKind, page: ListPage, now: float) -> bytes:
+def list_page_in_answer_form(view: AnswerView, served: ServedKind, page: ListPage, now: float) -> bytes:
     meta: JsonObject = {"resourceVersion": str(page.revision)}
     if page.continue_ or (served.custom is not None and view.form is AnswerForm.OBJECT):
         meta["continue"] = page.continue_
@@ -89,13 +89,15 @@ def render_page(view: AnswerView, served: ServedKind, page: ListPage, now: float
     return encode(_table_answer(view, served, page.records, now, meta))
 
 
-def render_watch_event(view: AnswerView, served: ServedKind, event: StoreEvent, now: float) -> bytes:
+def watch_event_in_answer_form(view: AnswerView, served: ServedKind, event: StoreEvent, now: float) -> bytes:
     if view.form is AnswerForm.OBJECT and not is_version_converted(served):
         return event.line
-    return encode_watch_line(event.type, render_object(view, served, event.record, now))
+    return encode_store_event_line(event.type, object_in_answer_form(view, served, event.record, now))
 
 
-def render_bookmark(view: AnswerView, served: ServedKind, revision: int, *, ends_initial: bool = False) -> bytes:
+def bookmark_in_answer_form(
+    view: AnswerView, served: ServedKind, revision: int, *, ends_initial: bool = False
+) -> bytes:
     meta: JsonObject = {"resourceVersion": str(revision)}
     if ends_initial:
         meta["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -107,7 +109,7 @@ def render_bookmark(view: AnswerView, served: ServedKind, revision: int, *, ends
         row = {"cells": [], "object": {"kind": "PartialObjectMetadata", "apiVersion": _META_V1, "metadata": meta}}
         body = {"kind": "Table", "apiVersion": _META_V1, "metadata": {"resourceVersion": str(revision)}}
         body |= {"columnDefinitions": [], "rows": [row]}
-    return encode_watch_line("BOOKMARK", encode(body))
+    return encode_store_event_line("BOOKMARK", encode(body))
 
 
 def _object_bytes(served: ServedKind, record: StoredObject) -> bytes:
@@ -128,7 +130,7 @@ def _list_item_bytes(served: ServedKind, records: Iterable[StoredObject]) -> Ite
 def _without_type_head(raw: bytes, head: bytes) -> bytes:
     if raw.startswith(head):
         return b"{" + raw[len(head) :]
-    body = decode_json(raw)
+    body = decode_json_with_codec(raw)
     return encode({name: value for name, value in body.items() if name not in ("apiVersion", "kind")})
 
 

@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from remuda.api.codec import decode_json, encode, from_wire
+from remuda.api.codec import decode_json_with_codec, encode, from_wire
 from remuda.api.errors import ApiError, BadRequest, Status, StatusDetails
 from remuda.api.kubernetes.core_v1 import Binding
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver import write_rules
 from remuda.embedded.apiserver.kinds_served import ServedKind
-from remuda.embedded.apiserver.naming import invalid_option
+from remuda.embedded.apiserver.naming import served_request_option_invalid
 from remuda.embedded.apiserver.patching import check_body_bounds
 from remuda.embedded.apiserver.store.record import StoredObject
 from remuda.embedded.apiserver.wire import protobuf_bodies
-from remuda.embedded.apiserver.wire.yaml_bodies import read_yaml
+from remuda.embedded.apiserver.wire.yaml_bodies import parse_yaml_body
 from remuda.kube.client.rest_paths import JSON, MERGE_PATCH, BindingBody
 from remuda.kube.cluster import Preconditions
 
@@ -58,7 +58,7 @@ def parse_object_body(header: str, body: bytes) -> JsonObject:
     return value
 
 
-def parse_patch_body(header: str, body: bytes) -> tuple[str, Any]:
+def parse_patch_media_and_body(header: str, body: bytes) -> tuple[str, Any]:
     """The patch's media type and its decoded value, no deeper than a recursive walk may go."""
     media = parse_media_type(header)
     if media not in PATCHES:
@@ -84,7 +84,7 @@ def duplicate_fields(header: str, body: bytes) -> list[str]:
     except RecursionError:
         return []  # too deep, and refused for that
     except ValueError:
-        return read_yaml(body).duplicates if parse_media_type(header) in (YAML, APPLY_PATCH) else []
+        return parse_yaml_body(body).duplicates if parse_media_type(header) in (YAML, APPLY_PATCH) else []
     return (
         [f"{at}.{name}".removeprefix(".") for at, names in _duplicate_paths(value, found) for name in names]
         if found
@@ -104,7 +104,7 @@ def _duplicate_paths(value: Any, of: Mapping[int, tuple[JsonObject, list[str]]])
             left.extend((f"{at}[{i}]", below) for i, below in enumerate(value) if isinstance(below, dict | list))
 
 
-def parse_binding(header: str, body: bytes) -> Binding:
+def parse_binding_request_body(header: str, body: bytes) -> Binding:
     given = _convert_request_body(BindingBody, parse_object_body(header, body))
     return Binding(given.target.name, given.metadata)
 
@@ -143,7 +143,7 @@ def parse_deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
         raise BadRequest(f"the body is a {given['kind']}; expected DeleteOptions")
     options = _convert_request_body(DeleteOptions, given)
     if any(each != "All" for each in options.dry_run or ()):
-        raise invalid_option(
+        raise served_request_option_invalid(
             "DeleteOptions", "dryRun", f'Unsupported value: {options.dry_run}: supported values: "All"'
         )
     grace, query_grace = options.grace_period_seconds, query.get("gracePeriodSeconds", "")
@@ -155,11 +155,11 @@ def parse_deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
     finalizers = {"": None, "Background": "", "Foreground": write_rules.FOREGROUND, "Orphan": write_rules.ORPHAN}
     if policy not in finalizers:
         what = f'Unsupported value: "{policy}": supported values: "Foreground", "Background", "Orphan", "nil"'
-        raise invalid_option("DeleteOptions", "propagationPolicy", what)
+        raise served_request_option_invalid("DeleteOptions", "propagationPolicy", what)
     finalizer = finalizers[policy]
     if options.orphan_dependents is not None and policy:
         what = f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be both set'
-        raise invalid_option("DeleteOptions", "propagationPolicy", what)
+        raise served_request_option_invalid("DeleteOptions", "propagationPolicy", what)
     if options.orphan_dependents is not None:
         finalizer = write_rules.ORPHAN if options.orphan_dependents else ""
     asked = options.preconditions
@@ -170,20 +170,20 @@ def parse_deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
 _TOLD_WHOLE = frozenset(("persistentvolumeclaims", "pods", "resourcequotas", "serviceaccounts", "services"))
 
 
-def render_deleted(served: ServedKind, record: StoredObject, whole: bytes) -> bytes:
+def encode_deletion_answer_body(served: ServedKind, record: StoredObject, whole: bytes) -> bytes:
     """Gone: a success status. Still there (marked, or held by finalizers): the object as it is now."""
     if not record.deleted or (served.custom is None and served.resource.full_name in _TOLD_WHOLE):
         return whole
     resource, meta = served.resource, record.body["metadata"]
     details = StatusDetails(name=meta["name"], kind=resource.plural, group=resource.group, uid=meta.get("uid") or "")
-    return render_status(Status(status="Success", code=0, details=details))
+    return encode_status_answer_body(Status(status="Success", code=0, details=details))
 
 
 # Kubernetes has details in these refusals even when there is nothing to tell.
 _DETAILED = frozenset(("NotFound", "MethodNotAllowed", "NotAcceptable", "UnsupportedMediaType", "Invalid"))
 
 
-def render_status(status: Status) -> bytes:
+def encode_status_answer_body(status: Status) -> bytes:
     body: JsonObject = msgspec.to_builtins(status)
     body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, **body, "status": status.status}
     if status.reason in _DETAILED:
@@ -193,7 +193,7 @@ def render_status(status: Status) -> bytes:
 
 def _decode_json_body(body: bytes) -> Any:
     try:
-        return decode_json(body)
+        return decode_json_with_codec(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
 
@@ -217,7 +217,7 @@ _LOOKS_LIKE_JSON = re.compile(rb"\s*[{\[]")
 def _decode_yaml_body(body: bytes) -> Any:
     if _LOOKS_LIKE_JSON.match(body):
         try:
-            return decode_json(body)
+            return decode_json_with_codec(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # flow style YAML looks the same
-    return read_yaml(body).value
+    return parse_yaml_body(body).value

@@ -13,7 +13,7 @@ from remuda.api.codec import encode
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.kinds_served import KindRegistry, ServedKind
 from remuda.embedded.apiserver.patching import PatchSchema
-from remuda.embedded.apiserver.patching.patch_schema import object_meta_schema
+from remuda.embedded.apiserver.patching.patch_schema import object_meta_patch_schema
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 _INT_OR_STRING: JsonObject = {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"}
@@ -91,7 +91,7 @@ class _SchemaBook:
         return body
 
     def of(self, schema: PatchSchema, name: str) -> JsonObject:
-        if schema is object_meta_schema():
+        if schema is object_meta_patch_schema():
             name = _META
         if schema.type == "object" and schema.fields:
             return {"allOf": [self.refer(schema, name)], "default": {}}
@@ -122,7 +122,7 @@ def _describe_paths(served: ServedKind, book: _SchemaBook, paths: JsonObject) ->
     name = f"{name}.{resource.version}.{resource.kind}"
     if served.custom is not None:
         schema: Any = {**served.custom.schema}
-        meta = book.refer(object_meta_schema(), _META)
+        meta = book.refer(object_meta_patch_schema(), _META)
         schema["properties"] = {
             "apiVersion": {"type": "string", "description": "Version of the object's form."},
             "kind": {"type": "string", "description": "What the object is."},

@@ -10,9 +10,9 @@ import msgspec
 
 from remuda.api.errors import ApiError, BadRequest, Expired, Invalid, StatusCause, StatusDetails
 from remuda.embedded.apiserver.kinds_served import ServedKind
-from remuda.embedded.apiserver.naming import invalid_option
-from remuda.embedded.apiserver.objects import ObjectService, parse_resource_version
-from remuda.embedded.apiserver.selection import namespace_prefix, stored_object_matcher
+from remuda.embedded.apiserver.naming import served_request_option_invalid
+from remuda.embedded.apiserver.objects import ObjectService, parse_served_object_version
+from remuda.embedded.apiserver.selection import served_namespace_key_prefix, stored_object_matcher
 from remuda.embedded.apiserver.store import ObjectStore, StoredObject
 from remuda.embedded.apiserver.wire.url_paths import ReadQuery
 
@@ -64,7 +64,7 @@ def read_list_page(objects: ObjectService, served: ServedKind, namespace: str, q
 
 def take_list_page(objects: ObjectService, served: ServedKind, namespace: str, query: ReadQuery) -> ListPageSource:
     store = objects.store
-    prefix = namespace_prefix(served.store, namespace)
+    prefix = served_namespace_key_prefix(served.store, namespace)
     revision, after = store.revision, ""
     if query.continue_:
         if query.resource_version not in ("", "0"):
@@ -78,17 +78,17 @@ def take_list_page(objects: ObjectService, served: ServedKind, namespace: str, q
         except Expired as error:
             raise Expired(f"the provided continue parameter is too old; {error.message}") from None
     elif query.version_match == "Exact":
-        revision = check_revision_reached(store, query.resource_version)
+        revision = check_read_query_revision(store, query.resource_version)
         found = store.scan_at(prefix, revision)
     else:
-        check_revision_reached(store, query.resource_version)
+        check_read_query_revision(store, query.resource_version)
         found = store.scan(prefix)
     return ListPageSource(found, revision, after, query)
 
 
-def check_revision_reached(store: ObjectStore, version: str) -> int:
+def check_read_query_revision(store: ObjectStore, version: str) -> int:
     """Reads show the newest state; one that asks for a version that is still to come has to come back."""
-    asked = parse_resource_version(version or "0")
+    asked = parse_served_object_version(version or "0")
     if asked > store.revision:
         cause = StatusCause("ResourceVersionTooLarge", "Too large resource version")
         raise RevisionNotReached(
@@ -98,7 +98,7 @@ def check_revision_reached(store: ObjectStore, version: str) -> int:
     return asked
 
 
-def check_version_match(query: ReadQuery) -> None:
+def check_read_query_version_match(query: ReadQuery) -> None:
     match, version = query.version_match, query.resource_version
     if query.is_watch and query.sends_initial and match != "NotOlderThan":
         raise _forbidden_list_option(
@@ -123,7 +123,7 @@ def check_version_match(query: ReadQuery) -> None:
 
 
 def _forbidden_list_option(what: str) -> Invalid:
-    return invalid_option("ListOptions", "resourceVersionMatch", what)
+    return served_request_option_invalid("ListOptions", "resourceVersionMatch", what)
 
 
 def _encode_continue(token: _ContinueToken) -> str:

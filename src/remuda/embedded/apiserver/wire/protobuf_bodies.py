@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from remuda.api.codec import decode_json
+from remuda.api.codec import decode_json_with_codec
 from remuda.api.errors import BadRequest
 from remuda.api.meta import JsonObject
 
@@ -186,7 +186,7 @@ def _protobuf_time(raw: bytes, *, micro: bool) -> str | None:
 
 def _protobuf_raw_json(raw: bytes) -> Any:
     inner = _body_fields_by_number(raw).get(1, b"")
-    return decode_json(inner) if inner else None
+    return decode_json_with_codec(inner) if inner else None
 
 
 _SPECIAL: dict[str, Callable[[bytes], Any]] = {

@@ -26,10 +26,10 @@ def age_cell(moment: Any, now: float) -> str:
         seconds = now - datetime.fromisoformat(moment).timestamp()
     except ValueError:
         return UNKNOWN
-    return human_duration(seconds)
+    return duration_cell_text(seconds)
 
 
-def human_duration(seconds: float) -> str:
+def duration_cell_text(seconds: float) -> str:
     """Kubernetes' HumanDuration: the larger the span, the fewer the details."""
     total = int(seconds)
     if total < -1:
@@ -263,7 +263,7 @@ def job_duration_cell(body: JsonObject, now: float) -> str:
     if not started:
         return ""
     end = datetime.fromisoformat(ended).timestamp() if ended else now
-    return human_duration(end - datetime.fromisoformat(started).timestamp())
+    return duration_cell_text(end - datetime.fromisoformat(started).timestamp())
 
 
 # Policy.

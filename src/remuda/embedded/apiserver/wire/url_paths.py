@@ -8,9 +8,9 @@ import msgspec
 
 from remuda.api.errors import BadRequest, NotFound, StatusDetails
 from remuda.api.meta import Resource
-from remuda.api.selectors import FieldSelector, Selector, parse_field_selector, parse_selector
+from remuda.api.selectors import FieldSelector, Selector, parse_api_field_selector, parse_selector
 from remuda.embedded.apiserver.kinds_served import KindRegistry, ServedKind
-from remuda.embedded.apiserver.naming import invalid_option
+from remuda.embedded.apiserver.naming import served_request_option_invalid
 
 _TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))
 _FALSE = frozenset(("", "0", "f", "F", "false", "False", "FALSE"))
@@ -88,7 +88,7 @@ def parse_read_query(given: Mapping[str, str], resource: Resource) -> ReadQuery:
         if text and not (text.isascii() and text.isdigit()):
             raise BadRequest(f"{name}=`{text}` is not a whole number")
     labels = parse_selector(given.get("labelSelector", ""))
-    fields = parse_field_selector(given.get("fieldSelector", ""))
+    fields = parse_api_field_selector(given.get("fieldSelector", ""))
     _check_selector_sizes(labels, fields)
     return ReadQuery(
         is_watch=_query_flag(given, "watch"),
@@ -110,10 +110,12 @@ OPTIONS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptio
 def parse_write_query(given: Mapping[str, str], method: str) -> WriteQuery:
     dry_run, validation = given.get("dryRun", ""), given.get("fieldValidation", "") or "Warn"
     if dry_run not in ("", "All"):
-        raise invalid_option(OPTIONS[method], "dryRun", f'Unsupported value: ["{dry_run}"]: supported values: "All"')
+        raise served_request_option_invalid(
+            OPTIONS[method], "dryRun", f'Unsupported value: ["{dry_run}"]: supported values: "All"'
+        )
     if validation not in ("Ignore", "Warn", "Strict"):
         what = f'Unsupported value: "{validation}": supported values: "", "Ignore", "Strict", "Warn"'
-        raise invalid_option(OPTIONS[method], "fieldValidation", what)
+        raise served_request_option_invalid(OPTIONS[method], "fieldValidation", what)
     forced = _query_flag(given, "force") if "force" in given else None
     return WriteQuery(bool(dry_run), given.get("fieldManager", ""), validation, forced)
 

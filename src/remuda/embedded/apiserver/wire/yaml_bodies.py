@@ -49,13 +49,13 @@ class YamlBody(msgspec.Struct, frozen=True):
     duplicates: list[str]
 
 
-def new_parser(data: bytes) -> Any:
+def new_yaml_body_parser(data: bytes) -> Any:
     return yaml.CSafeLoader(data)
 
 
-def read_yaml(data: bytes) -> YamlBody:
+def parse_yaml_body(data: bytes) -> YamlBody:
     try:
-        return _YamlReader(new_parser(data)).document()
+        return _YamlReader(new_yaml_body_parser(data)).document()
     except (yaml.YAMLError, UnicodeError) as error:
         raise _not_yaml(" ".join(str(error).split())) from None
 

@@ -27,7 +27,7 @@ from remuda.api.kubernetes.apps_v1 import (
 )
 from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
 from remuda.embedded.builtin.planners.deployment_conditions import deployment_conditions
-from remuda.embedded.builtin.planners.pod_state import controller_owner_reference, count_or_percentage_of
+from remuda.embedded.builtin.planners.pod_state import count_or_percentage_of, owner_reference_for_planned_object
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 DESIRED = "deployment.kubernetes.io/desired-replicas"
@@ -147,7 +147,7 @@ def new_replica_set(own: Deployment, replicas: int, revision: int) -> JsonObject
                 DESIRED: str(own.spec.replicas),
                 MAX_REPLICAS: str(own.spec.replicas + surge),
             },
-            "ownerReferences": [controller_owner_reference(own)],
+            "ownerReferences": [owner_reference_for_planned_object(own)],
         },
         "spec": {
             "replicas": replicas,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.kubernetes.policy_v1 import Service
 from remuda.api.meta import JsonObject
-from remuda.embedded.builtin.planners.pod_state import controller_owner_reference, is_ready_pod
+from remuda.embedded.builtin.planners.pod_state import is_ready_pod, owner_reference_for_planned_object
 
 SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
@@ -26,7 +26,7 @@ def plan_endpoint_slice(service: Service, pods: tuple[Pod, ...]) -> JsonObject:
             "name": endpoint_slice_name(service),
             "namespace": service.namespace,
             "labels": {SERVICE_NAME: service.name, MANAGED_BY: CONTROLLER},
-            "ownerReferences": [controller_owner_reference(service)],
+            "ownerReferences": [owner_reference_for_planned_object(service)],
         },
         "addressType": "IPv4",
         "endpoints": [_service_endpoint(service, pod) for pod in live],

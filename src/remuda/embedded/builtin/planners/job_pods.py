@@ -11,7 +11,7 @@ from remuda.api.kubernetes.batch_v1 import (
     JOB_NAME,
     TRACKING,
     Job,
-    parse_completion_indexes,
+    parse_batch_v1_completion_indexes,
 )
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
@@ -80,7 +80,7 @@ def job_success_rule(job: Job, succeeded: Collection[int]) -> int | None:
     for number, rule in enumerate(job.spec.success_policy.get("rules") or ()):
         counted, count = set(succeeded), rule.get("succeededCount")
         if rule.get("succeededIndexes"):
-            named = parse_completion_indexes(rule["succeededIndexes"])
+            named = parse_batch_v1_completion_indexes(rule["succeededIndexes"])
             counted &= named
             count = len(named) if count is None else count
         if count is not None and len(counted) >= count:

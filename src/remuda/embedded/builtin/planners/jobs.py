@@ -20,8 +20,8 @@ from remuda.api.kubernetes.batch_v1 import (
     Job,
     JobStatus,
     UncountedPods,
-    format_completion_indexes,
-    parse_completion_indexes,
+    format_batch_v1_completion_indexes,
+    parse_batch_v1_completion_indexes,
 )
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
@@ -33,7 +33,7 @@ from remuda.core.foreign.job_policies import (
     FailedJobPodVerdict,
     judge_failed_foreign_pod,
 )
-from remuda.core.foreign.refused_pods import is_admission_budget_spent, is_pod_refused_by_node
+from remuda.core.foreign.refused_pods import is_foreign_admission_budget_spent, is_pod_refused_by_node
 from remuda.embedded.builtin.planners.job_pods import (
     failures_of_job_index,
     job_completion_index,
@@ -44,8 +44,8 @@ from remuda.embedded.builtin.planners.job_pods import (
 from remuda.embedded.builtin.planners.pod_state import (
     is_active_pod,
     is_ready_pod,
-    is_terminating_pod,
-    pods_to_make_now,
+    is_terminating_replica,
+    replica_pods_to_make_now,
 )
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
@@ -80,14 +80,14 @@ class JobTally(msgspec.Struct, frozen=True):
     failure: FailedJobPodVerdict | None = None  # a rule that fails the whole Job
 
 
-def plan_job(observed: JobObserved, now: float) -> JobPlan:
+def plan_batch_job(observed: JobObserved, now: float) -> JobPlan:
     job = observed.job
     if end := finished_condition(job):
         return _plan_finished_job(job, observed.pods, end, now)
     pods = observed.pods
     tally = _count_job_pods(job, pods)
     active = [p for p in pods if is_active_pod(p)]
-    leaving = [p for p in pods if is_terminating_pod(p)]
+    leaving = [p for p in pods if is_terminating_replica(p)]
     release = tuple(p for p in pods if _is_job_pod_over(p, job) and TRACKING in p.metadata.finalizers)
     plan = _JobPlanDraft(job, now, tally, active, leaving, release)
     if job.is_deleting:
@@ -123,10 +123,10 @@ def _count_job_pods(job: Job, pods: tuple[Pod, ...]) -> JobTally:
     listed = status.uncounted_terminated_pods
     succeeded = [uid for uid in listed.succeeded if uid in tracked]
     failed = [uid for uid in listed.failed if uid in tracked]
-    completed = parse_completion_indexes(status.completed_indexes, completions)
-    bad = parse_completion_indexes(status.failed_indexes, completions)
+    completed = parse_batch_v1_completion_indexes(status.completed_indexes, completions)
+    bad = parse_batch_v1_completion_indexes(status.failed_indexes, completions)
     fatal: FailedJobPodVerdict | None = None
-    pays = is_admission_budget_spent(job, filter(is_pod_refused_by_node, pods))
+    pays = is_foreign_admission_budget_spent(job, filter(is_pod_refused_by_node, pods))
     done = status.succeeded + len(listed.succeeded) - len(succeeded)
     lost = status.failed + len(listed.failed) - len(failed)
     for pod in sorted(pods, key=lambda p: p.name):
@@ -267,7 +267,7 @@ class _JobPlanDraft:
         if len(self.active) > spec.parallelism:
             doomed = sorted(self.active, key=lambda p: (is_ready_pod(p), p.name))[: len(self.active) - spec.parallelism]
         else:
-            create, again = self._new_pods(pods, holding, pods_to_make_now(wanted - len(holding), self.active))
+            create, again = self._new_pods(pods, holding, replica_pods_to_make_now(wanted - len(holding), self.active))
         if spec.active_deadline_seconds is not None:
             again.append(to_seconds(started) + spec.active_deadline_seconds - now)
         kept = [p for p in self.active if p not in doomed]
@@ -316,8 +316,8 @@ class _JobPlanDraft:
             terminating=len(self.leaving) + told_to_go,
             succeeded=tally.succeeded,
             failed=tally.failed,
-            completed_indexes=format_completion_indexes(tally.completed_indexes),
-            failed_indexes=format_completion_indexes(tally.failed_indexes),
+            completed_indexes=format_batch_v1_completion_indexes(tally.completed_indexes),
+            failed_indexes=format_batch_v1_completion_indexes(tally.failed_indexes),
             uncounted_terminated_pods=tally.uncounted,
             conditions=conditions,
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.quantity import parse_quantity
-from remuda.api.meta import JsonObject, wire_map_or_empty, wire_maps_in
+from remuda.api.meta import JsonObject, json_objects_in_api_list, wire_map_or_empty
 
 Amounts = dict[str, Fraction]
 
@@ -15,23 +15,23 @@ Amounts = dict[str, Fraction]
 def resource_amounts(holder: JsonObject, which: str) -> Amounts:
     """`resources.requests` or `resources.limits` of a container or a claim."""
     found = wire_map_or_empty(wire_map_or_empty(holder.get("resources")).get(which))
-    return {name: resource_quantity_or_zero(value) for name, value in found.items()}
+    return {name: quota_quantity_or_zero(value) for name, value in found.items()}
 
 
-def resource_quantity_or_zero(value: Any) -> Fraction:
+def quota_quantity_or_zero(value: Any) -> Fraction:
     try:
         return parse_quantity(value)
     except (Refusal, AttributeError, TypeError):
         return Fraction(0)  # the validators refuse it; here it counts as nothing
 
 
-def pod_resource_total(spec: JsonObject, which: str) -> Amounts:
+def pod_resources_counted_by_quota(spec: JsonObject, which: str) -> Amounts:
     """What the pod needs at its busiest: all containers together, or the greediest init container."""
     total: Amounts = {}
-    for container in wire_maps_in(spec.get("containers")):
+    for container in json_objects_in_api_list(spec.get("containers")):
         for name, value in resource_amounts(container, which).items():
             total[name] = total.get(name, Fraction(0)) + value
-    for container in wire_maps_in(spec.get("initContainers")):
+    for container in json_objects_in_api_list(spec.get("initContainers")):
         for name, value in resource_amounts(container, which).items():
             total[name] = max(total.get(name, Fraction(0)), value)
     return total
@@ -39,7 +39,10 @@ def pod_resource_total(spec: JsonObject, which: str) -> Amounts:
 
 def qos_class(spec: JsonObject) -> str:
     """Guaranteed: every container limits cpu and memory and asks for exactly that; BestEffort: nobody asks for anything."""
-    containers = [*wire_maps_in(spec.get("initContainers")), *wire_maps_in(spec.get("containers"))]
+    containers = [
+        *json_objects_in_api_list(spec.get("initContainers")),
+        *json_objects_in_api_list(spec.get("containers")),
+    ]
     asked, guaranteed = False, bool(containers)
     for container in containers:
         resources = wire_map_or_empty(container.get("resources"))

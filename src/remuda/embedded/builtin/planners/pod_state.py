@@ -20,7 +20,7 @@ def is_active_pod(pod: Pod) -> bool:
     return not pod.is_terminal and not pod.is_deleting
 
 
-def is_terminating_pod(pod: Pod) -> bool:
+def is_terminating_replica(pod: Pod) -> bool:
     return pod.is_deleting and not pod.is_terminal
 
 
@@ -68,7 +68,7 @@ def pod_removal_order(pod: Pod) -> tuple[Any, ...]:
     )
 
 
-def controller_owner_reference(owner: KObject) -> JsonObject:
+def owner_reference_for_planned_object(owner: KObject) -> JsonObject:
     return {
         "apiVersion": owner.resource.api_version,
         "kind": owner.resource.kind,
@@ -86,7 +86,7 @@ def pod_from_template(template: JsonObject, owner: KObject, prefix: str) -> Json
         "generateName": prefix,
         "namespace": owner.namespace,
         "labels": dict(meta.get("labels") or {}),
-        "ownerReferences": [controller_owner_reference(owner)],
+        "ownerReferences": [owner_reference_for_planned_object(owner)],
     }
     if meta.get("annotations"):
         metadata["annotations"] = dict(meta["annotations"])
@@ -99,7 +99,7 @@ def is_replica_controlled_by(obj: KObject, owner: KObject) -> bool:
     return any(ref.uid == owner.uid and ref.controller for ref in obj.metadata.owner_references)
 
 
-def is_without_controller(obj: KObject) -> bool:
+def has_no_replica_controller(obj: KObject) -> bool:
     return not any(ref.controller for ref in obj.metadata.owner_references)
 
 
@@ -111,7 +111,7 @@ def count_or_percentage_of(value: int | str, total: int, *, up: bool) -> int:
     return -(-percent * total // 100) if up else percent * total // 100
 
 
-def pods_to_make_now(missing: int, active: Iterable[Pod]) -> int:
+def replica_pods_to_make_now(missing: int, active: Iterable[Pod]) -> int:
     """Of the pods an object lacks: a batch, and no more than may wait for a node. The rest is made as those find one."""
     waiting = sum(not pod.spec.node_name for pod in active)
     return max(0, min(missing, BURST, MOST_WAITING - waiting))

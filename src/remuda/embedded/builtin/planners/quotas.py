@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from remuda.api.meta import JsonObject, wire_list_or_empty, wire_map_or_empty, wire_maps_in
+from remuda.api.meta import JsonObject, json_objects_in_api_list, wire_list_or_empty, wire_map_or_empty
 from remuda.embedded.builtin.planners.pod_resources import (
     Amounts,
-    pod_resource_total,
+    pod_resources_counted_by_quota,
     qos_class,
+    quota_quantity_or_zero,
     resource_amounts,
-    resource_quantity_or_zero,
 )
 
 _BARE = frozenset({"cpu", "memory", "ephemeral-storage"})
@@ -81,16 +81,19 @@ def quota_usage(group: str, plural: str, body: JsonObject) -> Amounts:
 
 
 def _compute_usage(spec: JsonObject) -> Amounts:
-    requests, limits = pod_resource_total(spec, "requests"), pod_resource_total(spec, "limits")
+    requests, limits = pod_resources_counted_by_quota(spec, "requests"), pod_resources_counted_by_quota(spec, "limits")
     used = {f"requests.{name}": value for name, value in requests.items()}
     used |= {f"limits.{name}": value for name, value in limits.items()}
     used |= {name: value for name, value in requests.items() if name in _BARE}
     return used
 
 
-def unstated_quota_resources(spec: JsonObject) -> list[str]:
+def unstated_resources_counted_by_quota(spec: JsonObject) -> list[str]:
     """Compute limits that the pod cannot be counted by, because some container does not state what it needs."""
-    containers = [*wire_maps_in(spec.get("containers")), *wire_maps_in(spec.get("initContainers"))]
+    containers = [
+        *json_objects_in_api_list(spec.get("containers")),
+        *json_objects_in_api_list(spec.get("initContainers")),
+    ]
     stated = {which: [resource_amounts(c, which) for c in containers] for which in ("requests", "limits")}
     return sorted(name for name, (which, bare) in _STATED.items() if any(bare not in one for one in stated[which]))
 
@@ -109,7 +112,7 @@ def quota_class_of_pod(pod: JsonObject) -> PodClass:
     return PodClass(has_deadline, qos_class(spec) == "BestEffort", str(spec.get("priorityClassName") or ""))
 
 
-def in_quota_scope(quota: JsonObject, pods: PodClass) -> bool:
+def quota_counts_pod_class(quota: JsonObject, pods: PodClass) -> bool:
     spec = quota.get("spec") or {}
     terms = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
     terms += (spec.get("scopeSelector") or {}).get("matchExpressions") or []
@@ -149,7 +152,7 @@ class NamespaceUse:
         used = {name: Fraction(0) for name in limits}
         for kind in kinds_counted_by_quota(used):
             for pods, amounts in self._sums_of(kind).items():
-                if pods is None or in_quota_scope(quota, pods):
+                if pods is None or quota_counts_pod_class(quota, pods):
                     for name in used.keys() & amounts.keys():
                         used[name] += amounts[name]
         return used
@@ -167,4 +170,4 @@ class NamespaceUse:
 
 
 def quota_limit(hard: Mapping[str, Any], name: str) -> Fraction:
-    return resource_quantity_or_zero(hard[name])
+    return quota_quantity_or_zero(hard[name])

@@ -14,15 +14,15 @@ from remuda.api.meta import JsonObject
 from remuda.api.selectors import label_selector_matches
 from remuda.embedded.builtin.planners.pod_state import (
     BURST,
+    has_no_replica_controller,
     is_active_pod,
     is_ready_pod,
     is_replica_controlled_by,
-    is_terminating_pod,
-    is_without_controller,
+    is_terminating_replica,
     pod_available_at,
     pod_from_template,
     pod_removal_order,
-    pods_to_make_now,
+    replica_pods_to_make_now,
 )
 
 
@@ -51,14 +51,17 @@ def plan_replica_set(observed: ReplicaSetObserved, now: float) -> ReplicaSetPlan
     if own.is_deleting:
         return ReplicaSetPlan(status)
     create = tuple(
-        pod_from_template(own.spec.template, own, f"{own.name}-") for _ in range(pods_to_make_now(missing, active))
+        pod_from_template(own.spec.template, own, f"{own.name}-")
+        for _ in range(replica_pods_to_make_now(missing, active))
     )
     doomed = sorted(active, key=pod_removal_order)[: min(-missing, BURST)] if missing < 0 else []
     return ReplicaSetPlan(status, create, tuple(doomed), tuple(adopt), again)
 
 
 def _is_stray_pod(pod: Pod, own: ReplicaSet) -> bool:
-    return is_without_controller(pod) and is_active_pod(pod) and label_selector_matches(own.spec.selector, pod.labels)
+    return (
+        has_no_replica_controller(pod) and is_active_pod(pod) and label_selector_matches(own.spec.selector, pod.labels)
+    )
 
 
 def _replica_set_status(
@@ -71,7 +74,7 @@ def _replica_set_status(
         fully_labeled_replicas=sum(template_labels.items() <= p.labels.items() for p in active),
         ready_replicas=sum(map(is_ready_pod, active)),
         available_replicas=sum(t <= now for t in times),
-        terminating_replicas=sum(map(is_terminating_pod, mine)),
+        terminating_replicas=sum(map(is_terminating_replica, mine)),
         observed_generation=own.metadata.generation,
         conditions=[c for c in own.status.conditions if not has_all or c.type != REPLICA_FAILURE],
     )

@@ -58,16 +58,16 @@ class CheckpointFile:
     def write(self, memory: LedgerMemory) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_name(f".{NAME}.new")
-        partial.write_bytes(encode_checkpoint(memory))
+        partial.write_bytes(encode_device_manager_checkpoint(memory))
         os.replace(partial, self.path)
 
 
-def encode_checkpoint(memory: LedgerMemory) -> bytes:
+def encode_device_manager_checkpoint(memory: LedgerMemory) -> bytes:
     data = {
         "PodDeviceEntries": [_checkpoint_entry(grant) for grant in memory.grants],
         "RegisteredDevices": {resource: list(devices) for resource, devices in memory.registered.items()},
     }
-    return msgspec.json.encode({"Data": data, "Checksum": checkpoint_checksum(data)})
+    return msgspec.json.encode({"Data": data, "Checksum": device_manager_checkpoint_checksum(data)})
 
 
 def decode_checkpoint(data: bytes) -> LedgerMemory:
@@ -75,8 +75,10 @@ def decode_checkpoint(data: bytes) -> LedgerMemory:
     try:
         whole = msgspec.json.decode(data)
         content, said = whole["Data"], whole["Checksum"]
-        if checkpoint_checksum(content) != said:
-            raise CheckpointDamaged(f"the checksum is {checkpoint_checksum(content)} and the file says {said}")
+        if device_manager_checkpoint_checksum(content) != said:
+            raise CheckpointDamaged(
+                f"the checksum is {device_manager_checkpoint_checksum(content)} and the file says {said}"
+            )
         grants = tuple(_grant_of_checkpoint_entry(entry) for entry in content["PodDeviceEntries"])
         registered = {resource: tuple(devices) for resource, devices in content["RegisteredDevices"].items()}
     except CheckpointDamaged:
@@ -86,7 +88,7 @@ def decode_checkpoint(data: bytes) -> LedgerMemory:
     return LedgerMemory(grants, registered)
 
 
-def checkpoint_checksum(data: Any) -> int:
+def device_manager_checkpoint_checksum(data: Any) -> int:
     return zlib.crc32(msgspec.json.encode(data, order="sorted"))
 
 

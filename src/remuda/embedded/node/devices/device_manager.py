@@ -30,9 +30,13 @@ from remuda.embedded.node.devices.device_ledger import (
     LedgerMemory,
     Reusable,
 )
-from remuda.embedded.node.devices.plugin_connections import PluginConnections, PluginDeadlines, within_kubelet_deadline
-from remuda.embedded.node.devices.plugin_endpoint import kubelet_error_words
-from remuda.embedded.node.devices.resource_fit import check_pod_fits, resources_of_pod
+from remuda.embedded.node.devices.plugin_connections import (
+    PluginConnections,
+    PluginDeadlines,
+    within_device_manager_deadline,
+)
+from remuda.embedded.node.devices.plugin_endpoint import device_manager_error_words
+from remuda.embedded.node.devices.resource_fit import check_pod_fits, device_manager_resources_of_pod
 from remuda.link.device_plugin_port import ContainerAllocation, ContainerDevices, PluginPort
 
 log = structlog.get_logger(__name__)
@@ -98,7 +102,7 @@ class KubeletDeviceManager:
             active = {other.uid for other in others}
             self._without_devices = {(uid, resource) for uid, resource in self._without_devices if uid in active}
         check_pod_fits(pod, others or (), self.published, self._handed_out, self._without_devices)
-        unserved = {resource for resource in resources_of_pod(pod) if not self.ledger.serves(resource)}
+        unserved = {resource for resource in device_manager_resources_of_pod(pod) if not self.ledger.serves(resource)}
         self._without_devices |= {(pod.uid, resource) for resource in unserved}
 
     def _handed_out(self, resource: str) -> int | None:
@@ -181,11 +185,11 @@ class KubeletDeviceManager:
             try:
                 port = self._port(resource)
                 asked = port.preferred(everything, choice.taken, request.count)
-                preferred = await within_kubelet_deadline(self.deadlines.call_s, asked)
+                preferred = await within_device_manager_deadline(self.deadlines.call_s, asked)
             except Exception as error:
                 raise Refusal(
                     "PreferredAllocationFailed",
-                    f"device plugin GetPreferredAllocation rpc failed with err: {kubelet_error_words(error)}",
+                    f"device plugin GetPreferredAllocation rpc failed with err: {device_manager_error_words(error)}",
                 ) from error
         devices = ledger.settle(choice, preferred)  # from here they are nobody else's, also while the plugin thinks
         try:
@@ -199,16 +203,19 @@ class KubeletDeviceManager:
     async def _call_allocate(self, resource: str, devices: tuple[str, ...]) -> ContainerAllocation:
         port = self._port(resource)
         try:
-            return await within_kubelet_deadline(self.deadlines.call_s, port.allocate(devices))
+            return await within_device_manager_deadline(self.deadlines.call_s, port.allocate(devices))
         except Exception as error:
-            raise Refusal("AllocateFailed", kubelet_error_words(error)) from error
+            raise Refusal("AllocateFailed", device_manager_error_words(error)) from error
 
     async def _pre_start(self, resource: str, grant: KubeletDeviceGrant) -> None:
         try:
-            await within_kubelet_deadline(self.deadlines.pre_start_s, self._port(resource).pre_start(grant.devices))
+            await within_device_manager_deadline(
+                self.deadlines.pre_start_s, self._port(resource).pre_start(grant.devices)
+            )
         except Exception as error:
             raise Refusal(
-                "PreStartFailed", f"device plugin PreStartContainer rpc failed with err: {kubelet_error_words(error)}"
+                "PreStartFailed",
+                f"device plugin PreStartContainer rpc failed with err: {device_manager_error_words(error)}",
             ) from error
 
     def _port(self, resource: str) -> PluginPort:

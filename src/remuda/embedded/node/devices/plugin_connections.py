@@ -15,7 +15,7 @@ import structlog
 
 from remuda.api.errors import Refusal
 from remuda.embedded.node.devices.device_ledger import KubeletDeviceLedger
-from remuda.embedded.node.devices.plugin_endpoint import is_plugin_gone, kubelet_error_words
+from remuda.embedded.node.devices.plugin_endpoint import device_manager_error_words, is_plugin_gone
 from remuda.link.device_plugin_port import PluginDevice, PluginPort
 
 log = structlog.get_logger(__name__)
@@ -77,10 +77,10 @@ class PluginConnections:
     async def connect(self, resource: str, key: str, port: PluginPort, gone: Gone) -> None:
         """A plugin has registered. Raises Refusal. `gone` is awaited when it has ended, or we let it go."""
         try:
-            options = await within_kubelet_deadline(self._deadlines.call_s, port.options())
+            options = await within_device_manager_deadline(self._deadlines.call_s, port.options())
         except Exception as error:
             raise Refusal(
-                "PluginFailed", f"failed to get device plugin options: {kubelet_error_words(error)}"
+                "PluginFailed", f"failed to get device plugin options: {device_manager_error_words(error)}"
             ) from error
         self._ledger.connect(resource, key, options)
         self._ports[resource, key] = port
@@ -126,7 +126,7 @@ class PluginConnections:
             self._complain(resource, key, refusal.reason, refusal.message)
             return refusal.message
         except Exception as error:
-            why = kubelet_error_words(error)
+            why = device_manager_error_words(error)
             if not is_plugin_gone(error):
                 self._complain(resource, key, "ListAndWatchFailed", f"ListAndWatch ended unexpectedly: {why}")
             return why
@@ -174,6 +174,6 @@ class PluginConnections:
         )
 
 
-async def within_kubelet_deadline(seconds: float, call: Awaitable[T]) -> T:
+async def within_device_manager_deadline(seconds: float, call: Awaitable[T]) -> T:
     async with asyncio.timeout(seconds):
         return await call

@@ -91,10 +91,10 @@ class PluginClient:
         return answer
 
 
-def kubelet_error_words(error: BaseException) -> str:
+def device_manager_error_words(error: BaseException) -> str:
     """An error of a plugin's call as the kubelet prints it."""
     if isinstance(error, grpc.aio.AioRpcError):
-        return f"rpc error: code = {kubelet_grpc_code_name(error.code())} desc = {error.details()}"
+        return f"rpc error: code = {device_manager_grpc_code_name(error.code())} desc = {error.details()}"
     if isinstance(error, TimeoutError):
         return "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
     if isinstance(error, Refusal):
@@ -110,7 +110,7 @@ def is_plugin_gone(error: BaseException) -> bool:
     return isinstance(error, grpc.aio.AioRpcError) and error.code() in over
 
 
-def kubelet_grpc_code_name(code: grpc.StatusCode) -> str:
+def device_manager_grpc_code_name(code: grpc.StatusCode) -> str:
     """RESOURCE_EXHAUSTED -> ResourceExhausted, as Go spells it."""
     name: str = code.name
     return "".join(word.capitalize() for word in name.split("_"))

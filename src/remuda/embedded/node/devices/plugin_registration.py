@@ -75,7 +75,7 @@ def validate_registration(request: RegisterRequest) -> None:
             "UnsupportedVersion",
             f'requested API version "{request.version}" is not supported by kubelet. Supported version is ["{VERSION}"]',
         )
-    if not is_extended_resource_name(request.resource_name):
+    if not device_manager_takes_resource_name(request.resource_name):
         raise Refusal("InvalidResourceName", f'the ResourceName "{request.resource_name}" is invalid')
     if not request.endpoint or "/" in request.endpoint or request.endpoint in (".", "..", KUBELET_SOCKET):
         raise Refusal(
@@ -85,7 +85,7 @@ def validate_registration(request: RegisterRequest) -> None:
         )
 
 
-def is_extended_resource_name(name: str) -> bool:
+def device_manager_takes_resource_name(name: str) -> bool:
     """An extended resource: `domain/name`, and the domain is not Kubernetes' own."""
     match = _RESOURCE.fullmatch(name)
     if match is None or name.startswith("requests."):

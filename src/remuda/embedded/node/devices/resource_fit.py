@@ -28,17 +28,17 @@ def check_pod_fits(
     """Raises Refusal. `handed_out`: devices of a resource, this pod's among them; None when no plugin serves it.
     `without_devices`: (uid, resource) of the pods that started while no plugin served it."""
     others = [other for other in others if other.uid != pod.uid]
-    for resource in sorted(resources_of_pod(pod)):
+    for resource in sorted(device_manager_resources_of_pod(pod)):
         if resource not in allocatable:
             continue
-        wanted = kubelet_pod_resource_amount(pod, resource)
+        wanted = device_manager_amount_for_pod(pod, resource)
         there = parse_whole_quantity(allocatable[resource])
         devices = handed_out(resource)
         if devices is None:
-            used = sum(kubelet_pod_resource_amount(other, resource) for other in others)
+            used = sum(device_manager_amount_for_pod(other, resource) for other in others)
         else:
             blind = [other for other in others if (other.uid, resource) in without_devices]
-            used = devices - wanted + sum(kubelet_pod_resource_amount(other, resource) for other in blind)
+            used = devices - wanted + sum(device_manager_amount_for_pod(other, resource) for other in blind)
             there = max(there, devices)  # a device that falls ill in a pod's hands is still that pod's
         if wanted and used + wanted > there:
             raise Refusal(
@@ -47,12 +47,12 @@ def check_pod_fits(
             )
 
 
-def resources_of_pod(pod: Pod) -> set[str]:
+def device_manager_resources_of_pod(pod: Pod) -> set[str]:
     """The extended resources that any of its containers asks for."""
     return {name for c in _all_containers(pod) for name in _container_resources_asked(c) if "/" in name}
 
 
-def kubelet_pod_resource_amount(pod: Pod, resource: str) -> int:
+def device_manager_amount_for_pod(pod: Pod, resource: str) -> int:
     """What a pod asks for in all: its containers together, or its hungriest init container beside the sidecars before it."""
     beside = most = 0
     for init in pod.spec.init_containers:

@@ -6,7 +6,7 @@ import pytest
 
 from remuda.api.incidents import IncidentPhase
 from remuda.api.remedies import Action, Hook, Mode, RemedyPolicy, Rung, Soak
-from remuda.core.remedies.rungs import is_rung_held_back, is_under_remedy, ladder_has_ended
+from remuda.core.remedies.rungs import are_remedies_exhausted, is_remedy_held_back, is_under_remedy
 from tests.builders.remedies import DEVICE, NODE, Bench, incident, ladder, remedy_policy
 
 SOAK = Soak(seconds=60.0)
@@ -41,7 +41,7 @@ def test_one_that_does_not_cure_goes_on_with_the_ladder_of_today() -> None:
     bench.answers = dict.fromkeys(("reset-1", "probe-1"), "Failed")
     bench.run(until=30)
     assert bench.outcomes() == {"reset-1": "Failed", "probe-1": "Failed", "ticket-1": "Succeeded"}
-    assert ladder_has_ended(bench.incident)
+    assert are_remedies_exhausted(bench.incident)
 
 
 @pytest.mark.parametrize("later", [(Rung(Action.REBOOT),), (Rung(Action.REPLACE),)], ids=["no-such-rung", "no-hook"])
@@ -73,9 +73,9 @@ def test_what_is_held_back_is_so_by_the_ladder_of_today_alone() -> None:
     bench = Bench(incident(), _policy(Rung(Action.RESET)))
     bench.shut()
     bench.look()
-    assert is_rung_held_back(bench.incident)
+    assert is_remedy_held_back(bench.incident)
     bench.policy = _policy(Rung(Action.TICKET))
     bench.gate = None
     bench.run(until=5)
     assert bench.outcomes() == {"ticket-1": "Succeeded"}
-    assert not is_rung_held_back(bench.incident)
+    assert not is_remedy_held_back(bench.incident)

@@ -13,7 +13,7 @@ from remuda.api.names import ANNOTATION_CORDONED_BY, ANNOTATION_REMEDY_BY, LABEL
 from remuda.api.remedies import Action, Drain, Hook, Mode, Offender, Rung, Soak
 from remuda.core.remedies.hook_objects import HookResult
 from remuda.core.remedies.ladder.climb import may_take_over_quarantine
-from remuda.core.remedies.rungs import ladder_has_ended
+from remuda.core.remedies.rungs import are_remedies_exhausted
 from tests.builders.remedies import DEVICE, NODE, T0, Bench, a_pod, incident, ladder, ledger, machine, remedy_policy
 
 SOAK = Soak(seconds=60.0)
@@ -56,7 +56,7 @@ def test_row_41_it_escalates_within_its_budget_then_stops_and_pages() -> None:
         "ticket-1": "Succeeded",
     }
     assert bench.reason("replace-1") == "NoHook"
-    assert ladder_has_ended(bench.incident)
+    assert are_remedies_exhausted(bench.incident)
     assert (bench.phase, bench.incident.status.outcome) == (IncidentPhase.OPEN, IncidentOutcome.NOT_CURED)
     assert bench.quarantined == [DEVICE], "a device that was not cured stays out"
     node = bench.nodes[NODE]
@@ -198,7 +198,7 @@ def test_a_ladder_of_which_all_is_denied_ends_and_says_so() -> None:
     bench.run(until=10)
     _approve(bench, "reset-1", granted=False)
     bench.run(until=30)
-    assert ladder_has_ended(bench.incident)
+    assert are_remedies_exhausted(bench.incident)
     assert bench.incident.status.outcome is IncidentOutcome.NOT_CURED
     assert "reset-1 Denied, reset-2 Denied, reset-3 Denied" in bench.incident.status.conditions[0].message
     assert (bench.begun, bench.quarantined) == ([], [])
@@ -242,7 +242,7 @@ def test_a_ladder_that_has_ended_is_not_climbed_again_for_another_verdict() -> N
     )
     bench = Bench(incident(), policy, answers={"probe-1": "Failed"})
     bench.run(until=50)
-    assert ladder_has_ended(bench.incident)
+    assert are_remedies_exhausted(bench.incident)
     _judge(bench, "Xid79", "RebootNode")
     bench.run(until=500)
     assert list(bench.outcomes()) == ["probe-1", "ticket-1"]

@@ -36,7 +36,7 @@ def write(name: str) -> Any:
     new = admission.admit(AdmissionRequest(CREATE, resource, NAMESPACE, name, new))
     if update is None:
         return new
-    change = write_rules.replaced_change(resource, new, updated(new, update), "")
+    change = write_rules.write_rule_for_replacement(resource, new, updated(new, update), "")
     assert change is not None
     return admission.admit(AdmissionRequest(UPDATE, resource, NAMESPACE, name, change.body, new))
 

@@ -11,7 +11,7 @@ from remuda.api.meta import JsonObject, Resource
 from remuda.embedded.apiserver.admission import CREATE, DELETE, UPDATE, AdmissionChain, AdmissionRequest, Forbidden
 from remuda.embedded.apiserver.admission.resource_quotas import MAX_QUOTAS
 from remuda.embedded.builtin.planners import quotas
-from remuda.embedded.builtin.planners.pod_resources import pod_resource_total
+from remuda.embedded.builtin.planners.pod_resources import pod_resources_counted_by_quota
 from tests.unit.embedded.apiserver.admission.cases import RESOURCES, pod_spec
 
 PODS = RESOURCES["pods"]
@@ -205,7 +205,7 @@ def test_scopes_narrow_what_a_quota_counts(shelf: Shelf) -> None:
 
 def work_of_one_create(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """How often pods are listed, and how many of them are looked at."""
-    listed, looked, real_list, real_sum = 0, 0, shelf.list, pod_resource_total
+    listed, looked, real_list, real_sum = 0, 0, shelf.list, pod_resources_counted_by_quota
 
     def counted_list(group: str, plural: str, namespace: str = "") -> Iterable[JsonObject]:
         nonlocal listed
@@ -218,7 +218,7 @@ def work_of_one_create(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> tuple[i
         return real_sum(spec, which)
 
     monkeypatch.setattr(shelf, "list", counted_list)
-    monkeypatch.setattr(quotas, "pod_resource_total", counted_sum)
+    monkeypatch.setattr(quotas, "pod_resources_counted_by_quota", counted_sum)
     shelf.create(PODS, pod("new", {"cpu": "1"}))
     return listed, looked
 

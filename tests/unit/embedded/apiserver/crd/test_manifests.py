@@ -16,7 +16,7 @@ from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.training import Role, TrainingJob, TrainingJobSpec
 from remuda.embedded.apiserver.crd.definition import custom_versions
 from remuda.embedded.apiserver.crd.lifecycle import accept_crd
-from remuda.embedded.apiserver.crd.structural_schema import prune_by_schema, schema_misfits
+from remuda.embedded.apiserver.crd.structural_schema import crd_schema_misfits, prune_by_schema
 from remuda.embedded.apiserver.kinds_served import KindRegistry
 
 ROOT = Path(__file__).parents[5]
@@ -50,4 +50,4 @@ def test_what_our_code_writes_fits_them(obj: TrainingJob | NodeDevices | Drill) 
     body = to_wire(obj)
     assert prune_by_schema(body, schema, unknown) == body
     assert unknown == []
-    assert schema_misfits(body, schema) == []
+    assert crd_schema_misfits(body, schema) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.crd.structural_schema import prune_by_schema, schema_misfits, with_schema_defaults
+from remuda.embedded.apiserver.crd.structural_schema import crd_schema_misfits, prune_by_schema, with_schema_defaults
 
 SCHEMA: JsonObject = {
     "type": "object",
@@ -85,7 +85,7 @@ def test_defaults_fill_what_is_not_there() -> None:
     ],
 )
 def test_what_does_not_fit_is_named(fields: JsonObject, field: str, word: str) -> None:
-    found = schema_misfits(spec(**fields), SCHEMA)
+    found = crd_schema_misfits(spec(**fields), SCHEMA)
     assert [(at, what.partition(":")[0]) for at, what in found] == [(field, word)]
 
 
@@ -100,22 +100,24 @@ def test_what_fits_is_left_in_peace() -> None:
         maybe=None,
         either={"a": ""},
     )
-    assert schema_misfits(body, SCHEMA) == []
-    assert schema_misfits(spec(port=80, count=3.0), SCHEMA) == []
+    assert crd_schema_misfits(body, SCHEMA) == []
+    assert crd_schema_misfits(spec(port=80, count=3.0), SCHEMA) == []
 
 
 def test_what_is_missing_is_named() -> None:
-    assert schema_misfits({"metadata": {}}, SCHEMA) == [("spec", "Required value")]
-    assert schema_misfits({"spec": {}}, SCHEMA) == [("spec.size", "Required value")]
+    assert crd_schema_misfits({"metadata": {}}, SCHEMA) == [("spec", "Required value")]
+    assert crd_schema_misfits({"spec": {}}, SCHEMA) == [("spec.size", "Required value")]
 
 
 def test_patterns_are_re2_as_in_go() -> None:
     """What Python's `re` does not know is matched, not waved through; what RE2 does not know fits nothing."""
     letters = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^\pL+\z"}}}
-    assert schema_misfits({"a": "Ünï"}, letters) == []
-    assert schema_misfits({"a": "x1"}, letters) == [("a", r"""Invalid value: "x1": a in body should match '^\pL+\z'""")]
+    assert crd_schema_misfits({"a": "Ünï"}, letters) == []
+    assert crd_schema_misfits({"a": "x1"}, letters) == [
+        ("a", r"""Invalid value: "x1": a in body should match '^\pL+\z'""")
+    ]
     ahead = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)"}}}
-    ((_, what),) = schema_misfits({"a": "x"}, ahead)
+    ((_, what),) = crd_schema_misfits({"a": "x"}, ahead)
     assert (
         "should match '(?=x), but pattern is invalid: error parsing regexp: invalid or unsupported Perl syntax" in what
     )

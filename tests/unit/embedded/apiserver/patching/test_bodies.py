@@ -10,16 +10,16 @@ from remuda.embedded.apiserver.patching import (
     MAX_DEPTH,
     builtin_kind_schema,
     check_body_bounds,
-    find_schema_faults,
+    custom_kind_patch_schema,
+    find_patch_schema_faults,
     merge_patch,
-    settle_body,
-    structural_kind_schema,
+    settle_body_by_patch_schema,
 )
 from tests.builders.patches import GADGET_SCHEMA
 
 POD = builtin_kind_schema("v1", "Pod")
 assert POD is not None
-GADGET = structural_kind_schema(GADGET_SCHEMA, has_status=True)
+GADGET = custom_kind_patch_schema(GADGET_SCHEMA, has_status=True)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_depth_is_bounded() -> None:
 )
 def test_faults_have_a_kind_and_a_path(body: Any, kind: str, path: str) -> None:
     assert POD is not None
-    found = find_schema_faults(body, POD.root)
+    found = find_patch_schema_faults(body, POD.root)
     assert [(fault.kind, fault.path) for fault in found] == [(kind, path)]
 
 
@@ -95,9 +95,13 @@ def test_a_good_body_has_none() -> None:
     assert POD is not None
     probe = {"httpGet": {"port": "web"}, "tcpSocket": {"port": 80}}
     container = {"name": "a", "livenessProbe": probe, "resources": {"limits": {"cpu": 1, "memory": "1Gi"}}}
-    assert find_schema_faults({"spec": {"containers": [container], "nodeName": None}, "status": None}, POD.root) == []
     assert (
-        find_schema_faults({"spec": {"size": "10%", "free": {"any": [{"thing": 1}]}, "note": None}}, GADGET.root) == []
+        find_patch_schema_faults({"spec": {"containers": [container], "nodeName": None}, "status": None}, POD.root)
+        == []
+    )
+    assert (
+        find_patch_schema_faults({"spec": {"size": "10%", "free": {"any": [{"thing": 1}]}, "note": None}}, GADGET.root)
+        == []
     )
 
 
@@ -113,7 +117,7 @@ def test_a_stored_body_has_no_nulls_and_no_empty_lists() -> None:
         },
     }
     before = copy.deepcopy(body)
-    assert settle_body(body, POD) == {
+    assert settle_body_by_patch_schema(body, POD) == {
         "metadata": {"labels": {"a": "", "b": "1"}, "name": "p"},
         "spec": {
             "containers": [{"name": "a", "securityContext": {}, "resources": {"limits": {"cpu": "0"}}}],
@@ -129,14 +133,16 @@ def test_a_settled_body_is_itself() -> None:
         "metadata": {"name": "p"},
         "spec": {"containers": [{"name": "a", "args": ["", "x"]}], "volumes": [{"name": "v", "emptyDir": {}}]},
     }
-    assert settle_body(body, POD) is body
-    assert settle_body(settle_body({"spec": {"containers": []}}, POD), POD) == {"spec": {"containers": []}}
+    assert settle_body_by_patch_schema(body, POD) is body
+    assert settle_body_by_patch_schema(settle_body_by_patch_schema({"spec": {"containers": []}}, POD), POD) == {
+        "spec": {"containers": []}
+    }
 
 
 def test_owners_are_left_to_track_update() -> None:
     assert POD is not None
     body = {"metadata": {"name": "p", "managedFields": []}}
-    assert settle_body(body, POD) is body
+    assert settle_body_by_patch_schema(body, POD) is body
 
 
 def test_a_custom_kind_keeps_the_nulls_it_allows() -> None:
@@ -144,7 +150,7 @@ def test_a_custom_kind_keeps_the_nulls_it_allows() -> None:
         "metadata": {"labels": {"a": None}, "annotations": None},
         "spec": {"note": None, "tags": None, "args": [], "free": {"x": None}, "limits": {"a": None}},
     }
-    assert settle_body(body, GADGET) == {
+    assert settle_body_by_patch_schema(body, GADGET) == {
         "metadata": {"labels": {"a": ""}},
         "spec": {"note": None, "args": [], "free": {"x": None}, "limits": {}},
     }
@@ -159,7 +165,7 @@ def test_structural_schemas() -> None:
     assert spec.element is None
     assert GADGET.root.fields["metadata"].fields["finalizers"].list_type == "set"
     assert GADGET.resets == {"": {"f:status": {}}, "status": {"f:metadata": {}, "f:spec": {}}}
-    assert structural_kind_schema({"type": "object"}, has_status=False).resets == {}
+    assert custom_kind_patch_schema({"type": "object"}, has_status=False).resets == {}
 
 
 def test_unknown_fields_are_kept_below_a_schema_that_says_so() -> None:
@@ -181,14 +187,14 @@ def test_unknown_fields_are_kept_below_a_schema_that_says_so() -> None:
             }
         },
     }
-    schema = structural_kind_schema(open_schema, has_status=False).root
+    schema = custom_kind_patch_schema(open_schema, has_status=False).root
     body = {
         "spec": {"more": [1], "known": {"a": "1", "b": 2}, "template": {"metadata": {"labels": {"x": "1"}}, "spec": {}}}
     }
-    assert find_schema_faults(body, schema) == []
-    assert [fault.path for fault in find_schema_faults({"spec": {"strict": {"b": 1}}, "status": {}}, schema)] == [
+    assert find_patch_schema_faults(body, schema) == []
+    assert [fault.path for fault in find_patch_schema_faults({"spec": {"strict": {"b": 1}}, "status": {}}, schema)] == [
         ".spec.strict.b",
         ".status",
     ]
     assert schema.fields["spec"].fields["template"].fields["metadata"].fields["finalizers"].list_type == "set"
-    assert structural_kind_schema(None, has_status=False).root.child("spec").type == "any"
+    assert custom_kind_patch_schema(None, has_status=False).root.child("spec").type == "any"

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from remuda.embedded.apiserver.patching.field_sets import (
+    field_path_json,
     field_paths,
-    go_json,
     intersect_fields,
     ordered_fields,
     parse_field_set,
-    subtract_below,
     subtract_fields,
+    subtract_fields_below,
     union_fields,
 )
 from remuda.embedded.apiserver.patching.patch_schema import FieldSet
@@ -35,10 +35,10 @@ def test_difference_is_of_paths_not_of_trees() -> None:
 
 
 def test_without_takes_what_is_below_as_well() -> None:
-    assert subtract_below(DATA, {"f:data": {}}) == {}
-    assert subtract_below({"f:a": {"f:b": {"f:c": {}}, "f:d": {}}}, {"f:a": {"f:b": {}}}) == {"f:a": {"f:d": {}}}
-    assert subtract_below({"f:a": {".": {}, "f:b": {}}}, {"f:a": {"f:b": {}}}) == {"f:a": {}}
-    assert subtract_below(DATA, {"f:data": {"f:z": {}}}) is DATA
+    assert subtract_fields_below(DATA, {"f:data": {}}) == {}
+    assert subtract_fields_below({"f:a": {"f:b": {"f:c": {}}, "f:d": {}}}, {"f:a": {"f:b": {}}}) == {"f:a": {"f:d": {}}}
+    assert subtract_fields_below({"f:a": {".": {}, "f:b": {}}}, {"f:a": {"f:b": {}}}) == {"f:a": {}}
+    assert subtract_fields_below(DATA, {"f:data": {"f:z": {}}}) is DATA
 
 
 def test_intersection() -> None:
@@ -81,7 +81,7 @@ def test_paths_are_worded_as_kubernetes_does() -> None:
     ],
 )
 def test_values_are_written_as_go_writes_them(value: object, text: str) -> None:
-    assert go_json(value) == text
+    assert field_path_json(value) == text
 
 
 def test_a_set_from_outside_is_written_anew() -> None:

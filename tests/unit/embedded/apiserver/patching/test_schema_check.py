@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from remuda.embedded.apiserver.patching import builtin_kind_schema, find_schema_faults
+from remuda.embedded.apiserver.patching import builtin_kind_schema, find_patch_schema_faults
 
 
 def found(api_version: str, kind: str, body: Any) -> list[str]:
     schema = builtin_kind_schema(api_version, kind)
     assert schema is not None
-    return [f"{fault.path}: {fault.what}" for fault in find_schema_faults(body, schema.root)]
+    return [f"{fault.path}: {fault.what}" for fault in find_patch_schema_faults(body, schema.root)]
 
 
 @pytest.mark.parametrize("time", ["2026-01-01T00:00:00Z", "2026-01-01T23:59:59.5+01:00", None])

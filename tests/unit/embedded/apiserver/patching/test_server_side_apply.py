@@ -9,9 +9,9 @@ from remuda.api.errors import ApiError
 from remuda.embedded.apiserver.patching import (
     ApplyConflict,
     builtin_kind_schema,
+    custom_kind_patch_schema,
     manager_name,
     server_side_apply,
-    structural_kind_schema,
     track_field_owners,
 )
 from remuda.embedded.apiserver.patching.field_owners import MAX_UPDATERS
@@ -21,7 +21,7 @@ CONFIG_MAP = builtin_kind_schema("v1", "ConfigMap")
 POD = builtin_kind_schema("v1", "Pod")
 assert CONFIG_MAP is not None
 assert POD is not None
-GADGET = structural_kind_schema(GADGET_SCHEMA, has_status=True)
+GADGET = custom_kind_patch_schema(GADGET_SCHEMA, has_status=True)
 NOW = 1_700_000_000.0
 STAMP = "2023-11-14T22:13:20Z"
 
@@ -240,7 +240,7 @@ def test_a_schema_that_became_atomic_coarsens_its_owners() -> None:
     live = applied(None, gadget(limits={"a": "1"}, nested={"deep": {"x": "1"}}))
     atomic = copy.deepcopy(GADGET_SCHEMA)
     atomic["properties"]["spec"]["properties"]["limits"]["x-kubernetes-map-type"] = "atomic"
-    schema = structural_kind_schema(atomic, has_status=True)
+    schema = custom_kind_patch_schema(atomic, has_status=True)
     result = server_side_apply(live, gadget(note="n"), "carl", False, schema, NOW)
     assert owned(result)["anna/Apply"] == {"f:spec": {"f:limits": {}, "f:nested": {"f:deep": {"f:x": {}}}}}
 

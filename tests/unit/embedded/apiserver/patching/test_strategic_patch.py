@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from remuda.api.errors import ApiError
-from remuda.embedded.apiserver.patching import builtin_kind_schema, strategic_merge, structural_kind_schema
+from remuda.embedded.apiserver.patching import builtin_kind_schema, custom_kind_patch_schema, strategic_merge
 
 POD = builtin_kind_schema("v1", "Pod")
 DEPLOYMENT = builtin_kind_schema("apps/v1", "Deployment")
@@ -181,7 +181,7 @@ def test_a_key_that_is_no_plain_value_is_no_internal_error(name: Any, patch: Any
 
 
 def test_custom_kinds_have_none() -> None:
-    schema = structural_kind_schema({"type": "object"}, has_status=False)
+    schema = custom_kind_patch_schema({"type": "object"}, has_status=False)
     with pytest.raises(ApiError) as error:
         strategic_merge({}, {}, schema)
     assert (error.value.code, error.value.reason) == (415, "UnsupportedMediaType")

@@ -8,7 +8,7 @@ from remuda.embedded.apiserver.wire.bodies import (
     duplicate_fields,
     parse_deletion,
     parse_object_body,
-    parse_patch_body,
+    parse_patch_media_and_body,
 )
 from remuda.embedded.apiserver.write_rules import FOREGROUND, ORPHAN
 
@@ -24,7 +24,7 @@ def test_yaml_is_read_as_far_as_json_goes() -> None:
     }
     assert parse_object_body(YAML, b'{"a": 1}') == {"a": 1}
     assert parse_object_body(YAML, b"{a: 1}") == {"a": 1}
-    assert parse_patch_body(APPLY, b"kind: Pod\n") == (APPLY, {"kind": "Pod"})
+    assert parse_patch_media_and_body(APPLY, b"kind: Pod\n") == (APPLY, {"kind": "Pod"})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_is_not_a_json_object_is_refused(body: bytes) -> None:
 def test_media_types_are_compared_without_parameters() -> None:
     assert parse_object_body("Application/JSON; charset=utf-8", b"{}") == {}
     with pytest.raises(UnsupportedMediaType):
-        parse_patch_body("application/json", b"{}")
+        parse_patch_media_and_body("application/json", b"{}")
 
 
 def test_propagation_policies_become_finalizers() -> None:

@@ -10,7 +10,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.training import TrainingJob
 from remuda.embedded.apiserver.kinds_served import BUILTIN, KindRegistry, ServedKind
-from remuda.embedded.apiserver.wire.table_cells import human_duration, pod_status_cell
+from remuda.embedded.apiserver.wire.table_cells import duration_cell_text, pod_status_cell
 from remuda.embedded.apiserver.wire.tables import table_columns
 
 NOW = 1_700_000_600.0
@@ -42,7 +42,7 @@ def row(served: ServedKind, body: JsonObject) -> dict[str, Any]:
     ],
 )
 def test_ages_get_coarser_as_they_grow(seconds: float, text: str) -> None:
-    assert human_duration(seconds) == text
+    assert duration_cell_text(seconds) == text
 
 
 def container(**state: Any) -> JsonObject:

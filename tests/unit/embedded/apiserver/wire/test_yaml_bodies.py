@@ -11,8 +11,8 @@ import yaml
 from remuda.api.errors import BadRequest
 from remuda.embedded.apiserver.patching import BodyTooLarge
 from remuda.embedded.apiserver.wire import yaml_bodies
-from remuda.embedded.apiserver.wire.bodies import parse_object_body, parse_patch_body
-from remuda.embedded.apiserver.wire.yaml_bodies import MAX_YAML_NODES, read_yaml
+from remuda.embedded.apiserver.wire.bodies import parse_object_body, parse_patch_media_and_body
+from remuda.embedded.apiserver.wire.yaml_bodies import MAX_YAML_NODES, parse_yaml_body
 
 YAML = "application/yaml"
 APPLY = "application/apply-patch+yaml"
@@ -42,7 +42,7 @@ APPLY = "application/apply-patch+yaml"
     ],
 )
 def test_what_a_text_means(text: str, value: Any) -> None:
-    assert read_yaml(text.encode()).value == value
+    assert parse_yaml_body(text.encode()).value == value
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,19 @@ def test_a_deep_body_is_a_bad_request_in_every_media(open_: bytes, depth: int) -
     with pytest.raises(BadRequest):
         parse_object_body(YAML, body)
     with pytest.raises(BadRequest):
-        parse_patch_body(APPLY, body)
+        parse_patch_media_and_body(APPLY, body)
     whole = body + b"1" + {b"[": b"]", b'{"a":': b"}", b'[{"a":': b"}]"}[open_] * depth + b"}"
     for media in (APPLY, "application/merge-patch+json", "application/strategic-merge-patch+json"):
         with pytest.raises(BadRequest, match=r"levels deep|not JSON"):
-            parse_patch_body(media, whole)
+            parse_patch_media_and_body(media, whole)
 
 
 def test_a_body_of_many_small_values_ends_at_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work is the number of values, whatever their size: nothing is read beyond the bound."""
     monkeypatch.setattr(yaml_bodies, "MAX_YAML_NODES", 100)
-    assert len(read_yaml(b"a: [" + b"b," * 90 + b"]").value["a"]) == 90
+    assert len(parse_yaml_body(b"a: [" + b"b," * 90 + b"]").value["a"]) == 90
     seen = 0
-    real = yaml_bodies.new_parser
+    real = yaml_bodies.new_yaml_body_parser
 
     def counting(data: bytes) -> Any:
         parser = real(data)
@@ -120,9 +120,9 @@ def test_a_body_of_many_small_values_ends_at_the_bound(monkeypatch: pytest.Monke
 
         return Counting()
 
-    monkeypatch.setattr(yaml_bodies, "new_parser", counting)
+    monkeypatch.setattr(yaml_bodies, "new_yaml_body_parser", counting)
     with pytest.raises(BodyTooLarge) as refused:
-        read_yaml(b"a: [" + b"b," * 100_000 + b"]")
+        parse_yaml_body(b"a: [" + b"b," * 100_000 + b"]")
     assert refused.value.code == 413
     assert "JSON" in refused.value.message  # the fix
     assert seen < 120
@@ -131,13 +131,13 @@ def test_a_body_of_many_small_values_ends_at_the_bound(monkeypatch: pytest.Monke
 def test_a_yaml_body_as_large_as_a_request_may_be_is_read() -> None:
     data = {f"file-{n}": "x" * 1000 for n in range(2900)}
     text = yaml.dump({"data": data}, Dumper=yaml.CSafeDumper).encode()
-    assert read_yaml(text).value == {"data": data}
+    assert parse_yaml_body(text).value == {"data": data}
     assert MAX_YAML_NODES >= 100_000
 
 
 def test_it_is_the_c_parser() -> None:
     """The one in Python takes 10 s for a megabyte."""
-    assert isinstance(yaml_bodies.new_parser(b"a: b"), yaml.CSafeLoader)
+    assert isinstance(yaml_bodies.new_yaml_body_parser(b"a: b"), yaml.CSafeLoader)
 
 
 def test_random_bodies_mean_what_json_means() -> None:
@@ -163,4 +163,4 @@ def test_random_bodies_mean_what_json_means() -> None:
         body = {"a": value(4)}
         for style in (None, True, False):
             text = yaml.dump(body, Dumper=yaml.CSafeDumper, default_flow_style=style, allow_unicode=True).encode()
-            assert read_yaml(text).value == body, text
+            assert parse_yaml_body(text).value == body, text

@@ -5,18 +5,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from remuda.api.kubernetes.batch_v1 import Job, format_completion_indexes, parse_completion_indexes
+from remuda.api.kubernetes.batch_v1 import Job, format_batch_v1_completion_indexes, parse_batch_v1_completion_indexes
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_REJECTIONS
-from remuda.embedded.builtin.planners.jobs import JobObserved, JobPlan, plan_job
+from remuda.embedded.builtin.planners.jobs import JobObserved, JobPlan, plan_batch_job
 from tests.unit.embedded.builtin.planners.objects import NOW, a_job, job_pod, stamp
 
 STARTED = {"startTime": stamp(NOW - 50)}
 
 
 def look(job: Job, *pods: Pod, now: float = NOW) -> JobPlan:
-    return plan_job(JobObserved(job, pods), now)
+    return plan_batch_job(JobObserved(job, pods), now)
 
 
 def verdict(plan: JobPlan) -> tuple[str, str]:
@@ -242,8 +242,8 @@ def test_a_finished_job_stays_as_it_is_and_goes_after_its_time(ago: int, expires
     ("indexes", "text"), [([], ""), ([0], "0"), ([0, 1], "0,1"), ([0, 1, 2, 5], "0-2,5"), ([1, 3, 4, 5], "1,3-5")]
 )
 def test_indexes_as_text(indexes: list[int], text: str) -> None:
-    assert format_completion_indexes(indexes) == text
-    assert parse_completion_indexes(text) == set(indexes)
+    assert format_batch_v1_completion_indexes(indexes) == text
+    assert parse_batch_v1_completion_indexes(text) == set(indexes)
 
 
 @pytest.mark.parametrize(("parallelism", "before", "counted"), [(1, 59, 0), (1, 60, 1), (2, 60, 0), (2, 120, 1)])

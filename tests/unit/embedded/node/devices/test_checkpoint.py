@@ -12,9 +12,9 @@ from remuda.embedded.node.devices.checkpoint import (
     NAME,
     CheckpointDamaged,
     CheckpointFile,
-    checkpoint_checksum,
     decode_checkpoint,
-    encode_checkpoint,
+    device_manager_checkpoint_checksum,
+    encode_device_manager_checkpoint,
 )
 from remuda.embedded.node.devices.device_ledger import NO_NUMA, KubeletDeviceGrant, LedgerMemory
 from remuda.link.device_plugin_port import ContainerAllocation, DeviceNode, Mount
@@ -46,7 +46,7 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
 
 
 def test_the_shape_is_the_kubelets() -> None:
-    whole = json.loads(encode_checkpoint(MEMORY))
+    whole = json.loads(encode_device_manager_checkpoint(MEMORY))
     assert whole.keys() == {"Data", "Checksum"}
     (entry,) = whole["Data"]["PodDeviceEntries"]
     answer = base64.b64decode(entry.pop("AllocResp"))
@@ -62,20 +62,20 @@ def test_the_shape_is_the_kubelets() -> None:
 
 
 def tampered() -> bytes:
-    whole = json.loads(encode_checkpoint(MEMORY))
+    whole = json.loads(encode_device_manager_checkpoint(MEMORY))
     whole["Data"]["PodDeviceEntries"][0]["DeviceIDs"] = {"0": ["gpu-7"]}
     return json.dumps(whole).encode()
 
 
 def signed(data: object) -> bytes:
-    return json.dumps({"Data": data, "Checksum": checkpoint_checksum(data)}).encode()
+    return json.dumps({"Data": data, "Checksum": device_manager_checkpoint_checksum(data)}).encode()
 
 
 @pytest.mark.parametrize(
     "data",
     [
         pytest.param(b"", id="empty"),
-        pytest.param(encode_checkpoint(MEMORY)[:-20], id="cut off"),
+        pytest.param(encode_device_manager_checkpoint(MEMORY)[:-20], id="cut off"),
         pytest.param(b"\x00\xff" * 40, id="garbage"),
         pytest.param(b"[]", id="another shape"),
         pytest.param(tampered(), id="changed by hand"),

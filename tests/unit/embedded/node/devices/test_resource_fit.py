@@ -7,7 +7,7 @@ import pytest
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.embedded.node.devices.resource_fit import check_pod_fits, kubelet_pod_resource_amount
+from remuda.embedded.node.devices.resource_fit import check_pod_fits, device_manager_amount_for_pod
 from tests.builders.pods import a_pod
 
 DONGLE = "example.com/dongle"
@@ -34,7 +34,7 @@ def init(count: int, *, sidecar: bool = False) -> JsonObject:
     ],
 )
 def test_amount(inits: list[JsonObject], whole: int) -> None:
-    assert kubelet_pod_resource_amount(wants(2, inits=inits), DONGLE) == whole
+    assert device_manager_amount_for_pod(wants(2, inits=inits), DONGLE) == whole
 
 
 @pytest.mark.parametrize(

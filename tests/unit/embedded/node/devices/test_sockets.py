@@ -22,7 +22,7 @@ from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.plugin_connections import PluginDeadlines
 from remuda.embedded.node.devices.plugin_registration import (
     PluginRegistry,
-    is_extended_resource_name,
+    device_manager_takes_resource_name,
     validate_registration,
 )
 from remuda.embedded.node.devices.podresources import BURST, PodResourcesServer, PodResourcesTokenBucket
@@ -218,7 +218,7 @@ async def test_row_16_a_start_removes_every_socket_and_nothing_else(kubelet: Kub
     ],
 )
 def test_extended_resource_names(name: str, good: bool) -> None:
-    assert is_extended_resource_name(name) is good
+    assert device_manager_takes_resource_name(name) is good
     if not good:
         with pytest.raises(Refusal, match="is invalid"):
             validate_registration(RegisterRequest("a.sock", name))
