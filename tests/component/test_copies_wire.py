@@ -13,11 +13,11 @@ import pytest_asyncio
 
 from remuda.agent.copies import copy_cleanup, copy_service
 from remuda.agent.copies.copy_cleanup import CopyCleanup
-from remuda.agent.copies.copy_ports import CopyMark, CopyNodeGone, CopyRefused, CopySourceGone
+from remuda.agent.copies.copy_ports import CopyNodeGone, CopyRefused, CopySourceGone
 from remuda.agent.copies.copy_store import CopyLimits, CopyStore
 from remuda.api.training import KeptCheckpoint, Progress, RankCopies, Resume
 from remuda.core.health.peer_vouching import PeerPlace
-from remuda.link.copy_wire import AskPut, WireMark, copy_line, dial_copies
+from remuda.link.copy_wire import AskPut, CopyMark, copy_line, dial_copies
 from remuda.link.peer_door import MAX_OPEN_FROM_ONE, ask_peers
 from tests.builders.copy_nodes import KEY, CopyNode, CopyNodes, training_job
 from tests.builders.waiting import PATIENCE_S, until
@@ -246,7 +246,7 @@ async def _abort(writer: asyncio.StreamWriter) -> None:
 async def test_an_asker_that_goes_away_in_the_middle_leaves_nothing(nodes: CopyNodes) -> None:
     home, holder = await pair(nodes)
     reader, writer = await dial_copies("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
-    ask = AskPut(KEY.namespace, KEY.name, KEY.uid, 0, WireMark(10, 1 << 20, "ab" * 32, 1))
+    ask = AskPut(KEY.namespace, KEY.name, KEY.uid, 0, CopyMark(10, 1 << 20, "ab" * 32, 1))
     writer.write(copy_line(ask))
     assert b"go" in await reader.readline()
     writer.write(b"x" * 1000)

@@ -12,17 +12,11 @@ import os
 import ssl
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
 from remuda.agent.copies.byte_pace import BytePace
-from remuda.agent.copies.copy_ports import (
-    CopyList,
-    CopyMark,
-    CopyNodeGone,
-    CopyRefused,
-    CopySourceGone,
-    JobKey,
-)
+from remuda.agent.copies.copy_ports import CopyList, CopyNodeGone, CopyRefused, CopySourceGone, JobKey
 from remuda.agent.copies.copy_service import STALL_S, CopyService, send_bytes
 from remuda.agent.copies.job_files import hash_file_so_far
 from remuda.api.devices import NodeDevices
@@ -34,13 +28,13 @@ from remuda.link.copy_wire import (
     AskGet,
     AskList,
     AskPut,
+    CopyMark,
     Say,
     SayGo,
     SayHas,
     SayKept,
     SayRefused,
     SaySends,
-    WireMark,
     copy_line,
     dial_copies,
     read_copy_chunk,
@@ -80,6 +74,7 @@ class CopyDialler:
             mark = await self._files.run(self._files.read_mark, key, rank, step)
             if mark is None:
                 raise CopySourceGone
+            mark = msgspec.structs.replace(mark, attempt=attempt)
             source = self._files.open_checkpoint(key, rank, mark)
             fd = await self._files.run(source.__enter__)
         except (FileNotFoundError, UnfitFile, OSError) as error:
@@ -90,15 +85,13 @@ class CopyDialler:
             place = self._places().get(node)
             if place is None:
                 raise ConnectionError(f"nobody knows where {node} listens")
-            wire = WireMark(mark.step, mark.size, mark.sha256, attempt)
             reader, writer = await self._dial(node, place.host, place.port)
             try:
-                held = CopyMark(mark.step, mark.size, mark.sha256, attempt)
                 try:
-                    await self._files.run(self._files.hold, key, rank, held, fd)
+                    await self._files.run(self._files.hold, key, rank, mark, fd)
                 except OSError as error:
                     log.info("copies.not_held", job=key.directory, rank=rank, step=step, error=str(error))
-                return await self._put(reader, writer, AskPut(key.namespace, key.name, key.uid, rank, wire), fd)
+                return await self._put(reader, writer, AskPut(key.namespace, key.name, key.uid, rank, mark), fd)
             finally:
                 writer.transport.abort()
         finally:
@@ -139,7 +132,7 @@ class CopyDialler:
             raise CopyRefused(said.reason[:64], said.message[:256])
         if not isinstance(said, SayHas):
             raise ConnectionError("that was no answer")
-        return CopyList(tuple(CopyMark(m.step, m.size, m.sha256, m.attempt) for m in said.marks), said.home)
+        return CopyList(said.marks, said.home)
 
     async def fetch(self, node: str, key: JobKey, rank: int, mark: CopyMark, said: Callable[[int], None]) -> None:
         if mark.size > self._service.store.limits.largest:
@@ -193,8 +186,7 @@ class CopyDialler:
     ) -> None:
         reader, writer = await self._dial(node, *await self._door_of(node))
         try:
-            wire = WireMark(mark.step, mark.size, mark.sha256, mark.attempt)
-            writer.write(copy_line(AskGet(key.namespace, key.name, key.uid, rank, wire, offset)))
+            writer.write(copy_line(AskGet(key.namespace, key.name, key.uid, rank, mark, offset)))
             answer = await _heard(reader, ANSWER_S)
             if isinstance(answer, SayRefused):
                 raise CopyRefused(answer.reason[:64], answer.message[:256])

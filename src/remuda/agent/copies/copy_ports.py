@@ -7,6 +7,8 @@ from typing import Protocol
 
 import msgspec
 
+from remuda.link.copy_wire import CopyMark
+
 
 class JobKey(msgspec.Struct, frozen=True):
     namespace: str
@@ -17,15 +19,6 @@ class JobKey(msgspec.Struct, frozen=True):
     def directory(self) -> str:
         """Below the root of checkpoints, and of copies."""
         return f"{self.namespace}/{self.name}-{self.uid[:8]}"
-
-
-class CopyMark(msgspec.Struct, frozen=True):
-    """One checkpoint as its side file says it, and the attempt in which it was saved, or was last gone on from."""
-
-    step: int
-    size: int
-    sha256: str
-    attempt: int = 0
 
 
 class CopyList(msgspec.Struct, frozen=True):

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from remuda.agent.copies.copy_ports import CopyMark, CopyRefused, JobKey
-from remuda.link.copy_wire import WireMark, is_plausible_mark
+from remuda.agent.copies.copy_ports import CopyRefused, JobKey
+from remuda.link.copy_wire import CopyMark, is_plausible_mark
 
 SHARE = 0.2  # of the file system, unless somebody says how much
 RESERVE = 0.05  # of it stays free
@@ -54,8 +54,7 @@ class CopyStore:
                 data = side.with_suffix(".ckpt")
                 directory = str(side.parent.parent.relative_to(self.root))
                 rank = int(side.parent.name.removeprefix("rank-"))
-                wire = WireMark(mark.step, mark.size, mark.sha256, mark.attempt)
-                if is_plausible_mark(wire) and data.stat().st_size == mark.size:
+                if is_plausible_mark(mark) and data.stat().st_size == mark.size:
                     self._marks.setdefault((directory, rank), {})[mark.step] = mark
 
     # --- what is there --------------------------------------------------------------------------------------------------

@@ -28,9 +28,9 @@ from typing import TypeVar
 
 import msgspec
 
-from remuda.agent.copies.copy_ports import CopyMark, JobKey
+from remuda.agent.copies.copy_ports import JobKey
 from remuda.launch.protocol import MAX_CHECKPOINTS
-from remuda.link.copy_wire import CHUNK, MAX_COUNT
+from remuda.link.copy_wire import CHUNK, MAX_COUNT, CopyMark
 from remuda.link.untrusted_files import (
     UnfitFile,
     read_untrusted_file,
@@ -147,7 +147,7 @@ class JobCheckpointFiles:
             return None
         if not isinstance(digest, str) or len(digest) != 64 or not set(digest.lower()) <= set("0123456789abcdef"):
             return None
-        return CopyMark(step, size, digest.lower())
+        return CopyMark(step, size, digest.lower(), attempt=0)
 
     @contextlib.contextmanager
     def open_checkpoint(self, key: JobKey, rank: int, mark: CopyMark) -> Iterator[int]:
