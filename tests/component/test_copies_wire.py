@@ -211,6 +211,19 @@ async def test_a_copy_that_is_gone_or_shorter_on_the_holder_is_told(nodes: CopyN
         await fetched(home, "holder", mark)
 
 
+async def test_what_breaks_while_a_copy_is_given_out_is_not_taken_for_a_copy_that_is_not_there(
+    nodes: CopyNodes,
+) -> None:
+    home, holder = await pair(nodes)
+    home.save(0, 10, DATA)
+    await put(home, 10)
+    mark = holder.store.marks(KEY, 0)[10]
+    for node in (holder, home):  # from the copies, and from what is held at home
+        with pytest.raises(ConnectionError, match="the asker is gone"):
+            async with node.service.opened(KEY, 0, mark):
+                raise ConnectionError("the asker is gone")
+
+
 async def test_a_checkpoint_that_is_not_what_its_side_file_says_is_no_copy(nodes: CopyNodes) -> None:
     home, holder = await pair(nodes)
     home.save(0, 10, DATA, sha256="0" * 64)

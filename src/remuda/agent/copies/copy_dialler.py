@@ -11,6 +11,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import structlog
@@ -18,6 +19,7 @@ import structlog
 from remuda.agent.copies.byte_pace import BytePace
 from remuda.agent.copies.copy_ports import CopyList, CopyNodeGone, CopyRefused, CopySourceGone, JobKey
 from remuda.agent.copies.copy_service import STALL_S, CopyService, send_bytes
+from remuda.agent.copies.copy_store import write_and_hash
 from remuda.agent.copies.job_files import hash_file_so_far
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import ApiError, NotFound
@@ -40,7 +42,6 @@ from remuda.link.copy_wire import (
     read_copy_chunk,
     read_copy_say,
 )
-from remuda.link.untrusted_files import UnfitFile
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +78,7 @@ class CopyDialler:
             mark = msgspec.structs.replace(mark, attempt=attempt)
             source = self._files.open_checkpoint(key, rank, mark)
             fd = await self._files.run(source.__enter__)
-        except (FileNotFoundError, UnfitFile, OSError) as error:
+        except OSError as error:
             raise CopySourceGone from error  # what cannot be read is not copied, and does not count as safe
         try:
             if mark.size > self._service.store.limits.largest:
@@ -107,11 +108,12 @@ class CopyDialler:
                 await send_bytes(self._files, writer, fd, 0, ask.mark.size, self._pace_out)
             except EOFError:
                 raise CopySourceGone from None
-            said = await _heard(reader, KEPT_S)
-        if isinstance(said, SayRefused) and said.reason == "CopyCorrupt":
-            raise CopySourceGone  # by its own side file; it is no better elsewhere
-        if isinstance(said, SayRefused):
-            raise CopyRefused(said.reason[:64], said.message[:256])
+            try:
+                said = await _heard(reader, KEPT_S)
+            except CopyRefused as refused:
+                if refused.reason == "CopyCorrupt":
+                    raise CopySourceGone from None  # by its own side file; it is no better elsewhere
+                raise
         if not isinstance(said, SayKept) or (ask.mark.step, ask.mark.attempt) not in said.steps:
             raise ConnectionError("that was no answer")
         return dict(said.steps)
@@ -128,8 +130,6 @@ class CopyDialler:
             said = await _heard(reader, ANSWER_S)
         finally:
             writer.transport.abort()
-        if isinstance(said, SayRefused):
-            raise CopyRefused(said.reason[:64], said.message[:256])
         if not isinstance(said, SayHas):
             raise ConnectionError("that was no answer")
         return CopyList(said.marks, said.home)
@@ -143,13 +143,7 @@ class CopyDialler:
             await self._files.run(os.unlink, part)
             offset, digest = await self._files.run(hash_file_so_far, part)
         fd = await self._files.run(os.open, part, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-        def write(chunk: bytes) -> None:
-            digest.update(chunk)
-            rest = memoryview(chunk)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-
+        write = partial(write_and_hash, fd, digest)
         try:
             if node == self._service.node:
                 await self._copy_own(key, rank, mark, offset, write)
@@ -188,8 +182,6 @@ class CopyDialler:
         try:
             writer.write(copy_line(AskGet(key.namespace, key.name, key.uid, rank, mark, offset)))
             answer = await _heard(reader, ANSWER_S)
-            if isinstance(answer, SayRefused):
-                raise CopyRefused(answer.reason[:64], answer.message[:256])
             if not isinstance(answer, SaySends):
                 raise ConnectionError("that was no answer")
             while offset < mark.size:
@@ -222,9 +214,13 @@ class CopyDialler:
 
 
 async def _heard(reader: asyncio.StreamReader, within_s: float) -> Say:
+    """CopyRefused when that is the answer."""
     async with asyncio.timeout(within_s):
         line = await reader.readline()
     try:
-        return read_copy_say(line)
+        said = read_copy_say(line)
     except ValueError as error:
         raise ConnectionError("that was no answer") from error
+    if isinstance(said, SayRefused):
+        raise CopyRefused(said.reason[:64], said.message[:256])
+    return said

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import structlog
 
@@ -209,28 +209,12 @@ class CopyService:
             await send_bytes(self.files, writer, fd, ask.offset, ask.mark.size, self._pace_out)
 
     @contextlib.asynccontextmanager
-    async def opened(self, key: JobKey, rank: int, mark: CopyMark):  # type: ignore[no-untyped-def]
+    async def opened(self, key: JobKey, rank: int, mark: CopyMark) -> AsyncIterator[int]:
         """A descriptor of that very checkpoint, from the copies or from the job's directory. CopyRefused NoSuchCopy."""
         known = self.store.marks(key, rank).get(mark.step)
+        source = self._source(key, rank, mark, is_copy=known is not None and known.sha256 == mark.sha256)
         try:
-            if known is not None and known.sha256 == mark.sha256:
-                fd = await self.files.run(
-                    os.open, self.store.path(key.directory, rank, mark.step), os.O_RDONLY | os.O_CLOEXEC
-                )
-                try:
-                    yield fd
-                finally:
-                    os.close(fd)
-                return
-            held = await self.files.run(self.files.open_held, key, rank, mark)
-            if held is not None:
-                try:
-                    yield held
-                finally:
-                    os.close(held)
-                return
-            manager = self.files.open_checkpoint(key, rank, mark)
-            fd = await self.files.run(manager.__enter__)
+            fd = await self.files.run(source.__enter__)
         except (FileNotFoundError, NotADirectoryError):
             raise CopyRefused("NoSuchCopy", f"There is no copy of step {mark.step} here.") from None
         except OSError as error:
@@ -240,7 +224,23 @@ class CopyService:
         try:
             yield fd
         finally:
-            manager.__exit__(None, None, None)
+            source.__exit__(None, None, None)
+
+    @contextlib.contextmanager
+    def _source(self, key: JobKey, rank: int, mark: CopyMark, *, is_copy: bool) -> Iterator[int]:
+        """In a thread. OSError when it is not there, or not that checkpoint."""
+        if is_copy:
+            fd = os.open(self.store.path(key.directory, rank, mark.step), os.O_RDONLY | os.O_CLOEXEC)
+        elif (held := self.files.open_held(key, rank, mark)) is not None:
+            fd = held
+        else:
+            with self.files.open_checkpoint(key, rank, mark) as fd:
+                yield fd
+            return
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
 
 async def send_bytes(

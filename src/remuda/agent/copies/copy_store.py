@@ -149,6 +149,14 @@ def remove_copy_files(files: Iterable[Path]) -> None:
                 name.unlink()
 
 
+def write_and_hash(fd: int, digest: hashlib._Hash, chunk: bytes) -> None:
+    """In a thread."""
+    digest.update(chunk)
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
 class IncomingCopy:
     """A file that comes, a chunk at a time. In threads."""
 
@@ -160,11 +168,8 @@ class IncomingCopy:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def write(self, chunk: bytes) -> None:
-        self._digest.update(chunk)
         self._size += len(chunk)
-        rest = memoryview(chunk)
-        while rest:
-            rest = rest[os.write(self._fd, rest) :]
+        write_and_hash(self._fd, self._digest, chunk)
 
     def finish(self) -> None:
         if self._size != self.mark.size or self._digest.hexdigest() != self.mark.sha256:
