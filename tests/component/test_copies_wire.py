@@ -69,6 +69,7 @@ async def test_a_checkpoint_goes_to_another_node_and_from_there_to_a_third(nodes
     assert new.files.settle_rank(KEY, 0, None, frozenset()) == (20, 10)
     assert os.stat(new.folder / "rank-0").st_mode & 0o777 == 0o777, "whoever the container runs as"
     assert os.stat(new.folder / "rank-0" / "step-20.ckpt").st_mode & 0o444 == 0o444
+    assert os.stat(new.files.root).st_mode & 0o777 == 0o700, "containers come by a mount, nobody else of the machine"
 
 
 async def test_a_copy_that_is_there_is_not_sent_again_and_belongs_to_the_newer_attempt(nodes: CopyNodes) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from remuda.core.gang.checkpoint_dirs import job_directory
 from remuda.link.copy_wire import CopyMark
 
 
@@ -18,7 +19,7 @@ class JobKey(msgspec.Struct, frozen=True):
     @property
     def directory(self) -> str:
         """Below the root of checkpoints, and of copies."""
-        return f"{self.namespace}/{self.name}-{self.uid[:8]}"
+        return job_directory(self.namespace, self.name, self.uid)
 
 
 class CopyList(msgspec.Struct, frozen=True):
