@@ -19,7 +19,7 @@ from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.runtime.link_endpoint import LINK
 from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ROOT, ControlPlane, Response, send_request
-from tests.kube.planes import own_plane
+from tests.kube.planes import MERGE_PATCH, own_plane
 
 DEPLOY = ROOT / "deploy"
 SPACE, HERE, THERE = "remuda-system", "node-a", "node-b"
@@ -100,9 +100,6 @@ async def deployed_cast(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Ca
         yield Cast(admin, manager, agent, link)
 
 
-MERGE = "application/merge-patch+json"
-
-
 @dataclass(frozen=True)
 class Bearer:
     """Whoever shows this token to the API server."""
@@ -115,7 +112,7 @@ class Bearer:
         return send_request(self, method, path, body, content_type)
 
     def patch(self, path: str, body: object) -> Response:
-        return self.request("PATCH", path, body, MERGE)
+        return self.request("PATCH", path, body, MERGE_PATCH)
 
 
 def bearer(plane: ControlPlane, token: str) -> Bearer:
