@@ -17,6 +17,7 @@ from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Forbidden
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.runtime.link_endpoint import LINK
+from remuda.runtime.node_agent import AgentProcessConfig
 from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ROOT, ControlPlane, Response, send_request
 from tests.kube.planes import MERGE_PATCH, own_plane
@@ -81,6 +82,20 @@ def as_user(plane: ControlPlane, token: str, place: Path) -> Watched:
     body["users"][0]["user"] = {"token": token}
     place.write_text(json.dumps(body))
     return Watched(access=load_kubeconfig(place))
+
+
+def fake_agent_config(place: Path, link_token: Path) -> AgentProcessConfig:
+    """Of an agent with devices that are made up, beside a kubelet that is not there."""
+    (place / "kubelet" / "device-plugins").mkdir(parents=True)
+    return AgentProcessConfig(
+        HERE,
+        str(place / "state"),
+        str(place / "kubelet"),
+        backend="fake",
+        model="dgx-h100",
+        link_token=str(link_token),
+        link_namespace=SPACE,
+    )
 
 
 class Cast:
