@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from remuda.api.codec import to_wire
 from remuda.api.errors import Refusal
@@ -194,9 +195,10 @@ class Drill(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=Tr
 
 def refused_drill_status(refusal: Refusal, at: datetime | None = None) -> DrillStatus:
     words = f"{refusal.message} {refusal.fix or ''}".strip()
-    return DrillStatus("Refused", refusal.reason, words[:LONGEST_MESSAGE], at)
+    return DrillStatus("Refused", refusal.reason, words, at)
 
 
 def drill_status_patch(status: DrillStatus) -> JsonObject:
     """Of what was said before nothing stays: a field that is left out of a patch would."""
+    status = replace(status, message=status.message[:LONGEST_MESSAGE])
     return {"status": {"reason": None, "message": None, **to_wire(status)}}

@@ -26,7 +26,6 @@ from msgspec.structs import replace
 from remuda.api.codec import to_wire
 from remuda.api.drills import (
     DRILLS,
-    LONGEST_MESSAGE,
     UNDER_WAY,
     Drill,
     DrillKind,
@@ -204,13 +203,13 @@ class DrillRunner:
         try:
             validate(drill)  # not every API server has done so
             self._check_fresh(drill, moment)
-            return DrillStatus("Done", "", _short_message(await self._site.inject(drill.spec)), at)
+            return DrillStatus("Done", "", await self._site.inject(drill.spec), at)
         except Refusal as refusal:
             return refused_drill_status(refusal, at)
         except ApiError as error:
-            return DrillStatus("Refused", error.reason, _short_message(error.message), at)
+            return DrillStatus("Refused", error.reason, error.message, at)
         except OSError as error:  # the process ended under our hands
-            return DrillStatus("Refused", "NotRunning", _short_message(f"The fault reached nothing: {error}."), at)
+            return DrillStatus("Refused", "NotRunning", f"The fault reached nothing: {error}.", at)
 
     def _check_fresh(self, drill: Drill, now: float) -> None:
         made = drill.metadata.creation_timestamp
@@ -224,7 +223,7 @@ class DrillRunner:
     async def _settle_interrupted(self, drill: Drill) -> None:
         said = self._site.has_happened(drill.spec, drill.status.message)
         status = (
-            replace(drill.status, phase="Done", message=_short_message(said))
+            replace(drill.status, phase="Done", message=said)
             if said
             else replace(drill.status, phase="Refused", reason="Interrupted", message=_INTERRUPTED)
         )
@@ -278,7 +277,3 @@ class DrillRunner:
         if not is_final:
             await asyncio.sleep(_RETRY_S)
         return not is_final
-
-
-def _short_message(text: str) -> str:
-    return text[:LONGEST_MESSAGE]
