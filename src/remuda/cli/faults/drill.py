@@ -281,7 +281,7 @@ async def _await_drill(cluster: Cluster, made: Drill, phase: str = "") -> Drill:
         raise Failed(
             "NobodyTookIt",
             f"Nobody carried out drill {made.name} within {DEADLINE_S:g} s. It is withdrawn; nothing was broken.",
-            "Check that the node's agent runs: `remuda status`.",
+            "Look at the log of the node's agent, or at `remuda status` where `remuda up` runs the node.",
         )
     if withdrawn.status.phase in UNDER_WAY:
         words = f"Drill {made.name} was begun, and there was no answer within {DEADLINE_S:g} s."
