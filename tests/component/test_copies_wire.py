@@ -13,11 +13,11 @@ import pytest_asyncio
 
 from remuda.agent.copies import copy_cleanup, copy_service
 from remuda.agent.copies.copy_cleanup import CopyCleanup
-from remuda.agent.copies.copy_ports import CopyMark, CopyNodeGone, CopyRefused, CopySourceGone
+from remuda.agent.copies.copy_ports import CopyNodeGone, CopyRefused, CopySourceGone
 from remuda.agent.copies.copy_store import CopyLimits, CopyStore
 from remuda.api.training import KeptCheckpoint, Progress, RankCopies, Resume
 from remuda.core.health.peer_vouching import PeerPlace
-from remuda.link.copy_wire import AskPut, WireMark, copy_line, dial_copies
+from remuda.link.copy_wire import AskPut, CopyMark, copy_line, dial_copies
 from remuda.link.peer_door import MAX_OPEN_FROM_ONE, ask_peers
 from tests.builders.copy_nodes import KEY, CopyNode, CopyNodes, training_job
 from tests.builders.waiting import PATIENCE_S, until
@@ -69,6 +69,7 @@ async def test_a_checkpoint_goes_to_another_node_and_from_there_to_a_third(nodes
     assert new.files.settle_rank(KEY, 0, None, frozenset()) == (20, 10)
     assert os.stat(new.folder / "rank-0").st_mode & 0o777 == 0o777, "whoever the container runs as"
     assert os.stat(new.folder / "rank-0" / "step-20.ckpt").st_mode & 0o444 == 0o444
+    assert os.stat(new.files.root).st_mode & 0o777 == 0o700, "containers come by a mount, nobody else of the machine"
 
 
 async def test_a_copy_that_is_there_is_not_sent_again_and_belongs_to_the_newer_attempt(nodes: CopyNodes) -> None:
@@ -211,6 +212,19 @@ async def test_a_copy_that_is_gone_or_shorter_on_the_holder_is_told(nodes: CopyN
         await fetched(home, "holder", mark)
 
 
+async def test_what_breaks_while_a_copy_is_given_out_is_not_taken_for_a_copy_that_is_not_there(
+    nodes: CopyNodes,
+) -> None:
+    home, holder = await pair(nodes)
+    home.save(0, 10, DATA)
+    await put(home, 10)
+    mark = holder.store.marks(KEY, 0)[10]
+    for node in (holder, home):  # from the copies, and from what is held at home
+        with pytest.raises(ConnectionError, match="the asker is gone"):
+            async with node.service.opened(KEY, 0, mark):
+                raise ConnectionError("the asker is gone")
+
+
 async def test_a_checkpoint_that_is_not_what_its_side_file_says_is_no_copy(nodes: CopyNodes) -> None:
     home, holder = await pair(nodes)
     home.save(0, 10, DATA, sha256="0" * 64)
@@ -246,7 +260,7 @@ async def _abort(writer: asyncio.StreamWriter) -> None:
 async def test_an_asker_that_goes_away_in_the_middle_leaves_nothing(nodes: CopyNodes) -> None:
     home, holder = await pair(nodes)
     reader, writer = await dial_copies("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
-    ask = AskPut(KEY.namespace, KEY.name, KEY.uid, 0, WireMark(10, 1 << 20, "ab" * 32, 1))
+    ask = AskPut(KEY.namespace, KEY.name, KEY.uid, 0, CopyMark(10, 1 << 20, "ab" * 32, 1))
     writer.write(copy_line(ask))
     assert b"go" in await reader.readline()
     writer.write(b"x" * 1000)

@@ -27,7 +27,9 @@ BUFFER = 2 << 20
 MAX_COUNT = 10**15
 
 
-class WireMark(msgspec.Struct, frozen=True):
+class CopyMark(msgspec.Struct, frozen=True):
+    """One checkpoint as its side file says it, and the attempt in which it was saved, or was last gone on from; 0 = not said."""
+
     step: int
     size: int
     sha256: str
@@ -39,7 +41,7 @@ class AskPut(msgspec.Struct, frozen=True, tag_field="ask", tag="put"):
     job: str
     uid: str
     rank: int
-    mark: WireMark
+    mark: CopyMark
 
 
 class AskList(msgspec.Struct, frozen=True, tag_field="ask", tag="list"):
@@ -54,7 +56,7 @@ class AskGet(msgspec.Struct, frozen=True, tag_field="ask", tag="get"):
     job: str
     uid: str
     rank: int
-    mark: WireMark
+    mark: CopyMark
     offset: int = 0
 
 
@@ -69,7 +71,7 @@ class SayKept(msgspec.Struct, frozen=True, tag_field="say", tag="kept"):
 
 
 class SayHas(msgspec.Struct, frozen=True, tag_field="say", tag="has"):
-    marks: tuple[WireMark, ...]
+    marks: tuple[CopyMark, ...]
     home: int = 0
 
 
@@ -114,7 +116,7 @@ def read_copy_say(line: bytes) -> Say:
     return say
 
 
-def is_plausible_mark(mark: WireMark) -> bool:
+def is_plausible_mark(mark: CopyMark) -> bool:
     counts = (mark.step, mark.size, mark.attempt)
     is_digest = len(mark.sha256) == 64 and set(mark.sha256) <= set("0123456789abcdef")
     return all(0 <= n <= MAX_COUNT for n in counts) and is_digest

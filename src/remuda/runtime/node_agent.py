@@ -266,7 +266,7 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
             copies = NodeCopies(agent, jobs, cluster, config.copies, copies_root(config), meets_peers=has_peers)
             copies.prepare()
             await stack.enter_async_context(copies_kept(copies))
-            if config.peers.is_on and has_link_token(config.link_token):
+            if has_peers:
                 agent.renderer.door = door_text(config.peers.host, config.peers.port)  # as it was before a restart
         await agent.start()
         stack.push_async_callback(agent.stop)

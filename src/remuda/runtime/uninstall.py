@@ -16,6 +16,7 @@ from remuda.api.errors import ApiError, Conflict, NotFound, Refusal
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.meta import JsonObject, KObject, Resource
+from remuda.api.names import LABEL_AGENT
 from remuda.api.selectors import EVERYTHING, Selector, parse_selector
 from remuda.api.training import TrainingJob
 from remuda.controllers.quarantine_taints import TaintRules
@@ -158,7 +159,7 @@ class Uninstall:
             found = (await self._cluster.get(untyped_kind(DAEMON_SET), AGENT, self._options.system)).spec
         elif self._options.image:
             agent = {"name": "agent", "image": self._options.image}
-            selector = {"remuda.dev/agent": "true"}
+            selector = {LABEL_AGENT: "true"}
             pod = {"nodeSelector": selector, "tolerations": [{"operator": "Exists"}], "containers": [agent]}
             found = {"template": {"spec": pod}}
         if found is not None and self._options.image:

@@ -28,9 +28,10 @@ from typing import TypeVar
 
 import msgspec
 
-from remuda.agent.copies.copy_ports import CopyMark, JobKey
+from remuda.agent.allocation.checkpoint_places import open_checkpoint_dir
+from remuda.agent.copies.copy_ports import JobKey
 from remuda.launch.protocol import MAX_CHECKPOINTS
-from remuda.link.copy_wire import CHUNK, MAX_COUNT
+from remuda.link.copy_wire import CHUNK, MAX_COUNT, CopyMark
 from remuda.link.untrusted_files import (
     UnfitFile,
     read_untrusted_file,
@@ -53,10 +54,8 @@ class JobCheckpointFiles:
         self._work = work
 
     def prepare(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
-        self.root.chmod(0o711)
-        for place in (self.own, self.own / "homes", self.own / "incoming"):
-            place.mkdir(exist_ok=True)
+        for place in (self.root, self.own, self.own / "homes", self.own / "incoming"):
+            place.mkdir(parents=True, exist_ok=True)
             place.chmod(0o700)
 
     async def run(self, call: Callable[..., T], *args: object) -> T:
@@ -147,7 +146,7 @@ class JobCheckpointFiles:
             return None
         if not isinstance(digest, str) or len(digest) != 64 or not set(digest.lower()) <= set("0123456789abcdef"):
             return None
-        return CopyMark(step, size, digest.lower())
+        return CopyMark(step, size, digest.lower(), attempt=0)
 
     @contextlib.contextmanager
     def open_checkpoint(self, key: JobKey, rank: int, mark: CopyMark) -> Iterator[int]:
@@ -228,9 +227,7 @@ class JobCheckpointFiles:
         side.write_text(json.dumps(body), encoding="ascii")
         for file in (data, side):
             file.chmod(0o644)  # any user of the container may read it
-        namespace = self.root / key.namespace
-        namespace.mkdir(mode=0o711, exist_ok=True)
-        _make_open_directory(self.root, key.namespace, key.directory.partition("/")[2])
+        open_checkpoint_dir(str(self.root), key.namespace, key.name, key.uid)
         folder = _make_open_directory(self.root, key.directory, f"rank-{rank}")
         with untrusted_directory(self.root, folder) as directory:
             for old in ("json", "abandoned"):
