@@ -172,7 +172,7 @@ async def test_a_fetch_that_broke_off_goes_on_where_it_was(nodes: CopyNodes) -> 
     await put(home, 10)
     nodes.api.job = training_job("home", attempt=2)
     mark = holder.store.marks(KEY, 0)[10]
-    home.files.partial(mark).write_bytes(DATA[: 1 << 20])
+    home.files.partial(KEY, 0, mark).write_bytes(DATA[: 1 << 20])
     said: list[int] = []
     await home.dialler.fetch("holder", KEY, 0, mark, said.append)
     assert min(said) > 1 << 20
@@ -534,3 +534,52 @@ async def test_copies_go_when_another_node_has_them(nodes: CopyNodes) -> None:
     now[0] += copy_cleanup.RELEASE_S + 1
     await cleaner.look()
     assert holder.held(0) == {}
+
+
+# --- what comes, and is cut short ---------------------------------------------------------------------------------------
+
+
+async def test_two_ranks_of_the_same_content_are_fetched_at_the_same_time(nodes: CopyNodes) -> None:
+    """Replicas save the same bytes: the digest alone says nothing about whose a checkpoint is."""
+    home, holder = await pair(nodes)
+    nodes.api.job = training_job("home", "home")
+    marks = [home.save(rank, 10, DATA) for rank in (0, 1)]
+    for rank in (0, 1):
+        await home.dialler.put("holder", KEY, rank, 10, 1)
+    new = await nodes.add("new")
+    nodes.api.job = training_job("new", "new", attempt=2)
+    begun = [new.dialler.fetch("holder", KEY, rank, marks[rank], lambda count: None) for rank in (0, 1)]
+    said = await asyncio.gather(*begun, return_exceptions=True)
+    assert said == [None, None]
+    assert [new.data(rank, 10) == DATA for rank in (0, 1)] == [True, True]
+
+
+async def test_what_came_in_part_goes_with_the_next_and_with_time(nodes: CopyNodes) -> None:
+    """Who tells of ever other checkpoints, and never sends one whole, fills no disk."""
+    home, _ = await pair(nodes)
+    incoming = home.files.own / "incoming"
+    for step in range(5):
+        fd = home.files.open_partial(KEY, 0, CopyMark(step, 1 << 20, "ab" * 32))
+        os.write(fd, b"x" * 1000)
+        os.close(fd)
+    assert [part.name for part in incoming.iterdir()] == [f"{KEY.uid}.0.4.{'ab' * 32}.part"]
+    now = next(incoming.iterdir()).stat().st_mtime
+    for at, left in ((now + 50, 1), (now + 101, 0)):
+        await CopyCleanup(home.service, nodes.api, 100.0, lambda at=at: at).look()  # type: ignore[arg-type, misc]
+        assert len(list(incoming.iterdir())) == left
+
+
+async def test_a_checkpoint_larger_than_the_disk_is_not_begun(nodes: CopyNodes) -> None:
+    home, _ = await pair(nodes)
+    free = os.statvfs(home.files.own)
+    with pytest.raises(OSError, match="no room"):
+        home.files.open_partial(KEY, 0, CopyMark(10, free.f_bavail * free.f_frsize, "ab" * 32))
+
+
+async def test_an_agent_that_was_killed_while_it_took_hold_of_a_checkpoint_spoils_none(nodes: CopyNodes) -> None:
+    home, _ = await pair(nodes)
+    home.save(0, 10, DATA)
+    await put(home, 10)
+    os.link(home.folder / "rank-0" / "step-10.ckpt", home.files.own / "incoming" / "held-0123456789abcdef")
+    home.files.prepare()  # the next agent
+    assert home.files.settle_rank(KEY, 0, None, frozenset()) == (10,)

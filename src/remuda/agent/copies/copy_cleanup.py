@@ -53,6 +53,7 @@ class CopyCleanup:
                 log.warning("copies.not_cleaned", error=str(error))
 
     async def look(self) -> None:
+        await self._files.run(self._files.drop_old_partials, self._clock() - self._ttl_s)
         for directory in sorted(await self._files.run(self._directories)):
             namespace, _, rest = directory.partition("/")
             name, _, uid8 = rest.rpartition("-")

@@ -144,12 +144,18 @@ class CopyDialler:
     async def fetch(self, node: str, key: JobKey, rank: int, mark: CopyMark, said: Callable[[int], None]) -> None:
         if mark.size > self._service.store.limits.largest:
             raise CopyRefused("CopyTooLarge", "It is larger than this node copies.")
-        part = self._files.partial(mark)
-        offset, digest = await self._files.run(hash_file_so_far, part)
-        if offset > mark.size:
-            await self._files.run(os.unlink, part)
-            offset, digest = await self._files.run(hash_file_so_far, part)
-        fd = await self._files.run(os.open, part, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = await self._files.run(self._files.open_partial, key, rank, mark)
+        try:
+            await self._fill(fd, node, key, rank, mark, said)
+            await self._files.run(self._files.place, key, rank, mark)
+        finally:
+            os.close(fd)
+
+    async def _fill(
+        self, fd: int, node: str, key: JobKey, rank: int, mark: CopyMark, said: Callable[[int], None]
+    ) -> None:
+        """CopyRefused CopyCorrupt when that is not what comes; then nothing of it is left."""
+        offset, digest = await self._files.run(hash_file_so_far, fd)
 
         def write(chunk: bytes) -> None:
             digest.update(chunk)
@@ -157,18 +163,14 @@ class CopyDialler:
             while rest:
                 rest = rest[os.write(fd, rest) :]
 
-        try:
-            if node == self._service.node:
-                await self._copy_own(key, rank, mark, offset, write)
-            elif offset < mark.size:
-                await self._get(node, key, rank, mark, offset, write, said)
-            await self._files.run(os.fsync, fd)
-        finally:
-            os.close(fd)
-        if digest.hexdigest() != mark.sha256:
-            await self._files.run(os.unlink, part)
+        if node == self._service.node:
+            await self._copy_own(key, rank, mark, offset, write)
+        elif offset < mark.size:
+            await self._get(node, key, rank, mark, offset, write, said)
+        await self._files.run(os.fsync, fd)
+        if offset > mark.size or digest.hexdigest() != mark.sha256:
+            await self._files.run(os.unlink, self._files.partial(key, rank, mark))
             raise CopyRefused("CopyCorrupt", "What came is not what was said.")
-        await self._files.run(self._files.place, key, rank, mark)
 
     async def _copy_own(
         self, key: JobKey, rank: int, mark: CopyMark, offset: int, write: Callable[[bytes], None]
