@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from remuda.agent.copies.copy_ports import CopyMark, CopyNodeGone, CopyRefused, 
 from remuda.agent.copies.copy_store import CopyLimits, CopyStore
 from remuda.api.training import KeptCheckpoint, Progress, RankCopies, Resume
 from remuda.core.health.peer_vouching import PeerPlace
-from remuda.link.copy_wire import AskPut, WireMark, copy_line, dial_copies
+from remuda.link.copy_wire import GO, VERB, AskPut, WireMark, bulk_streams, copy_line, dial_copies
 from remuda.link.peer_door import MAX_OPEN_FROM_ONE, ask_peers
 from tests.builders.copy_nodes import KEY, CopyNode, CopyNodes, training_job
 from tests.builders.waiting import PATIENCE_S, until
@@ -583,3 +584,54 @@ async def test_an_agent_that_was_killed_while_it_took_hold_of_a_checkpoint_spoil
     os.link(home.folder / "rank-0" / "step-10.ckpt", home.files.own / "incoming" / "held-0123456789abcdef")
     home.files.prepare()  # the next agent
     assert home.files.settle_rank(KEY, 0, None, frozenset()) == (10,)
+
+
+async def test_nobody_has_a_file_in_hand_when_a_call_for_it_is_given_up(nodes: CopyNodes) -> None:
+    """Else it is closed under a thread that goes on writing, into whatever has its number by then."""
+    home, _ = await pair(nodes)
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait(PATIENCE_S)
+        ended.set()
+
+    task = asyncio.create_task(home.files.run(work))
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+    task.cancel()
+    asyncio.get_running_loop().call_later(0.05, may_end.set)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"x" * (3 << 20), b'{"say":"has","marks":' + b"[" * 200_000 + b"\n", b'{"say":"sends","more":' + b"[" * 200_000 + b"\n"],
+    ids=["without end", "deep", "deep beside"],
+)
+async def test_a_holder_that_says_anything_at_all_was_not_reached(nodes: CopyNodes, answer: bytes) -> None:
+    """Nothing else is expected of it by those who ask again."""
+    home, holder = await pair(nodes)
+    mark = home.save(0, 10, DATA)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asker: str) -> None:
+        reader, writer = await bulk_streams(reader, writer)
+        writer.write(GO)
+        assert await reader.readline()
+        writer.write(answer)
+        await reader.read()  # until it has gone
+        writer.transport.abort()
+
+    holder.door.further[VERB] = talk
+    for call in (put(home, 10), fetched(home, "holder", mark), home.dialler.ask("holder", KEY, 0)):
+        with pytest.raises(OSError):
+            await call
+
+
+@pytest.mark.parametrize("door", ["127.0.0.1:99999999", "127.0.0.1:" + "9" * 5000, "a\0b:1", "\u2488com:80", "a" * 70 + ".b:1"])
+async def test_a_door_that_cannot_be_is_not_reached(nodes: CopyNodes, door: str) -> None:
+    home, _ = await pair(nodes)
+    nodes.api.doors["holder"] = door
+    with pytest.raises(OSError):
+        await home.dialler.ask("holder", KEY, 0)

@@ -44,6 +44,7 @@ from remuda.link.copy_wire import (
     copy_line,
     dial_copies,
     read_copy_chunk,
+    read_copy_line,
     read_copy_say,
 )
 from remuda.link.untrusted_files import UnfitFile
@@ -226,14 +227,14 @@ class CopyDialler:
         except ApiError as error:
             raise ConnectionError(f"the API does not say where {node} listens: {error}") from error
         host, _, port = found.observed.door.rpartition(":")
-        if not host or not port.isdecimal():
+        if not host or not port.isdecimal() or len(port) > 5:
             raise ConnectionError(f"{node} does not say where it listens")
         return host.strip("[]"), int(port)
 
 
 async def _heard(reader: asyncio.StreamReader, within_s: float) -> Say:
     async with asyncio.timeout(within_s):
-        line = await reader.readline()
+        line = await read_copy_line(reader)
     try:
         return read_copy_say(line)
     except ValueError as error:

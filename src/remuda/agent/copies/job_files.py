@@ -65,7 +65,16 @@ class JobCheckpointFiles:
                 left.unlink(missing_ok=True)
 
     async def run(self, call: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._work, call, *args)
+        """Who is cancelled waits until the call has ended: what the caller closes then, no thread has in hand any more. A number
+        of a file that is closed is the next one's."""
+        done = asyncio.get_running_loop().run_in_executor(self._work, call, *args)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await asyncio.wait([done])
+            if not done.cancelled():
+                done.exception()  # nobody is left to hear it
+            raise
 
     # --- what was where -------------------------------------------------------------------------------------------------
 
