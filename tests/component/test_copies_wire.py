@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -635,3 +636,25 @@ async def test_a_door_that_cannot_be_is_not_reached(nodes: CopyNodes, door: str)
     nodes.api.doors["holder"] = door
     with pytest.raises(OSError):
         await home.dialler.ask("holder", KEY, 0)
+
+
+async def test_nobody_else_of_the_machine_gets_to_the_checkpoints(nodes: CopyNodes) -> None:
+    """Containers come by a mount; a job's own directory takes writes of whoever is in it."""
+    home, _ = await pair(nodes)
+    assert stat.S_IMODE(home.files.root.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("strange", ["team/notes.txt", "team/lost", "team/-0123abcd", "team/lost+found"])
+async def test_what_has_no_jobs_name_stays_and_keeps_nothing_else_from_being_cleaned(
+    nodes: CopyNodes, strange: str
+) -> None:
+    home, _ = await pair(nodes)
+    for directory in (strange, "zoo/gone-0123abcd"):
+        (home.files.root / directory).mkdir(parents=True)
+    now = [1e9]
+    cleanup = CopyCleanup(home.service, nodes.api, 100.0, lambda: now[0])  # type: ignore[arg-type]
+    await cleanup.look()
+    now[0] += 101
+    await cleanup.look()
+    assert not (home.files.root / "zoo" / "gone-0123abcd").exists()
+    assert (home.files.root / strange).exists()

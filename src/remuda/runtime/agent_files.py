@@ -31,7 +31,8 @@ TREES = ("alloc", "grants", f"{CHECKPOINTS}/.remuda", f"{COPIES}/.incoming")
 def remove_agent_files(
     state: str, kubelet_dir: str, cdi_dir: str, *, keep_launcher: bool, pause: Callable[[float], None] = time.sleep
 ) -> list[str]:
-    """What was removed and what was left, a sentence each. `keep_launcher`: pods that run on need it."""
+    """What was removed and what was left, a sentence each. `keep_launcher`: pods that run on need it, and the
+    directories that they have mounted, with or without a checkpoint."""
     said = [*_remove_sockets(Path(kubelet_dir) / "device-plugins"), *_remove_cdi_specs(cdi_dir)]
     root = Path(state)
     if not root.is_dir():
@@ -53,7 +54,8 @@ def remove_agent_files(
         entry.unlink(missing_ok=True)
     if files:
         said.append(f"Removed {len(files)} small files in {root}.")
-    _remove_unused_checkpoint_places(root / CHECKPOINTS)
+    if not keep_launcher:
+        _remove_unused_checkpoint_places(root / CHECKPOINTS)
     _remove_empty_directories(root / COPIES)
     left = sorted(entry.name for entry in root.iterdir())
     if left:

@@ -57,6 +57,8 @@ class CopyCleanup:
         for directory in sorted(await self._files.run(self._directories)):
             namespace, _, rest = directory.partition("/")
             name, _, uid8 = rest.rpartition("-")
+            if not name or len(uid8) != 8:
+                continue  # nobody's of ours
             job: TrainingJob | None = None
             try:
                 job = await self._cluster.get(TrainingJob, name, namespace)

@@ -56,7 +56,7 @@ class JobCheckpointFiles:
 
     def prepare(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
-        self.root.chmod(0o711)
+        self.root.chmod(0o700)  # containers come by a mount
         for place in (self.own, self.own / "homes", self.own / "incoming"):
             place.mkdir(exist_ok=True)
             place.chmod(0o700)
@@ -271,7 +271,7 @@ class JobCheckpointFiles:
         for file in (data, side):
             file.chmod(0o644)  # any user of the container may read it
         namespace = self.root / key.namespace
-        namespace.mkdir(mode=0o711, exist_ok=True)
+        namespace.mkdir(mode=0o755, exist_ok=True)
         _make_open_directory(self.root, key.namespace, key.directory.partition("/")[2])
         folder = _make_open_directory(self.root, key.directory, f"rank-{rank}")
         with untrusted_directory(self.root, folder) as directory:
