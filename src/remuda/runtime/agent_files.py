@@ -54,8 +54,7 @@ def remove_agent_files(
         entry.unlink(missing_ok=True)
     if files:
         said.append(f"Removed {len(files)} small files in {root}.")
-    if not keep_launcher:
-        _remove_unused_checkpoint_places(root / CHECKPOINTS)
+    _remove_unused_checkpoint_places(root / CHECKPOINTS, are_mounted=keep_launcher)
     _remove_empty_directories(root / COPIES)
     left = sorted(entry.name for entry in root.iterdir())
     if left:
@@ -96,10 +95,10 @@ def _remove_tree(directory: Path) -> bool:
     return _remove_if_empty(directory)
 
 
-def _remove_unused_checkpoint_places(directory: Path) -> None:
+def _remove_unused_checkpoint_places(directory: Path, *, are_mounted: bool) -> None:
     """<namespace>/<job>: made by agents. What is below a job's is the job's own, and is not looked into."""
     for namespace in _entries(directory):
-        if not namespace.is_symlink():
+        if not namespace.is_symlink() and not are_mounted:
             for job in _entries(namespace):
                 _remove_if_empty(job)
         _remove_if_empty(namespace)
