@@ -297,7 +297,7 @@ async def test_nobody_without_a_certificate_of_the_manager_gets_a_word(nodes: Co
     stranger = CopyNodes(nodes.root / "elsewhere")
     thief = await stranger.add("home")
     try:
-        with pytest.raises(OSError):  # noqa: PT011
+        with pytest.raises(ConnectionError):  # noqa: PT011
             await dial_copies("holder", "127.0.0.1", holder.port, thief.asker, PATIENCE_S)
     finally:
         await stranger.stop()
@@ -543,7 +543,7 @@ async def test_copies_go_when_another_node_has_them(nodes: CopyNodes) -> None:
 
 async def test_two_ranks_of_the_same_content_are_fetched_at_the_same_time(nodes: CopyNodes) -> None:
     """Replicas save the same bytes: the digest alone says nothing about whose a checkpoint is."""
-    home, holder = await pair(nodes)
+    home, _ = await pair(nodes)
     nodes.api.job = training_job("home", "home")
     marks = [home.save(rank, 10, DATA) for rank in (0, 1)]
     for rank in (0, 1):
@@ -608,7 +608,11 @@ async def test_nobody_has_a_file_in_hand_when_a_call_for_it_is_given_up(nodes: C
 
 @pytest.mark.parametrize(
     "answer",
-    [b"x" * (3 << 20), b'{"say":"has","marks":' + b"[" * 200_000 + b"\n", b'{"say":"sends","more":' + b"[" * 200_000 + b"\n"],
+    [
+        b"x" * (3 << 20),
+        b'{"say":"has","marks":' + b"[" * 200_000 + b"\n",
+        b'{"say":"sends","more":' + b"[" * 200_000 + b"\n",
+    ],
     ids=["without end", "deep", "deep beside"],
 )
 async def test_a_holder_that_says_anything_at_all_was_not_reached(nodes: CopyNodes, answer: bytes) -> None:
@@ -626,15 +630,17 @@ async def test_a_holder_that_says_anything_at_all_was_not_reached(nodes: CopyNod
 
     holder.door.further[VERB] = talk
     for call in (put(home, 10), fetched(home, "holder", mark), home.dialler.ask("holder", KEY, 0)):
-        with pytest.raises(OSError):
+        with pytest.raises(ConnectionError):
             await call
 
 
-@pytest.mark.parametrize("door", ["127.0.0.1:99999999", "127.0.0.1:" + "9" * 5000, "a\0b:1", "\u2488com:80", "a" * 70 + ".b:1"])
+@pytest.mark.parametrize(
+    "door", ["127.0.0.1:99999999", "127.0.0.1:" + "9" * 5000, "a\0b:1", "\u2488com:80", "a" * 70 + ".b:1"]
+)
 async def test_a_door_that_cannot_be_is_not_reached(nodes: CopyNodes, door: str) -> None:
     home, _ = await pair(nodes)
     nodes.api.doors["holder"] = door
-    with pytest.raises(OSError):
+    with pytest.raises(ConnectionError):
         await home.dialler.ask("holder", KEY, 0)
 
 

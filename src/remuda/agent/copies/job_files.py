@@ -60,7 +60,8 @@ class JobCheckpointFiles:
         for place in (self.own, self.own / "homes", self.own / "incoming"):
             place.mkdir(exist_ok=True)
             place.chmod(0o700)
-        for left in (self.own / "incoming").iterdir():  # of an agent that was killed; a second name of a checkpoint spoils it
+        # Of an agent that was killed; what has a further name is no checkpoint.
+        for left in (self.own / "incoming").iterdir():
             if left.suffix != ".part":
                 left.unlink(missing_ok=True)
 
