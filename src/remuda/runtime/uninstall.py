@@ -118,6 +118,7 @@ class Uninstall:
         await self._until_lease_is_free()
         await self._until_stopped(AGENT, "AgentsStillRun", "Stop every agent that runs elsewhere, and try again.")
         if agents is not None and self._options.clean_nodes:
+            seen = await self.observe_again()  # the manager may have made pods until it had stopped
             await self._clean_nodes(agents, jobs_stay=bool(seen.gang_pods) and not self._options.delete_jobs)
         for _ in range(TRIES):
             steps = [step for step in self._plan(await self.observe_again()) if step.part != STOP]

@@ -54,11 +54,15 @@ class CopyCleanup:
                 log.warning("copies.not_cleaned", error=str(error))
 
     async def look(self) -> None:
+        await self._files.run(self._files.drop_old_partials, self._clock() - self._ttl_s)
         for directory in sorted(await self._files.run(self._directories)):
             namespace, _, rest = directory.partition("/")
+            name, _, uid8 = rest.rpartition("-")
+            if not name or len(uid8) != 8:
+                continue  # nobody's of ours
             job: TrainingJob | None = None
             try:
-                job = await self._cluster.get(TrainingJob, rest.rpartition("-")[0], namespace)
+                job = await self._cluster.get(TrainingJob, name, namespace)
             except NotFound:
                 pass
             except (ApiError, OSError, TimeoutError):

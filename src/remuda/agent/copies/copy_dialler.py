@@ -40,6 +40,7 @@ from remuda.link.copy_wire import (
     copy_line,
     dial_copies,
     read_copy_chunk,
+    read_copy_line,
     read_copy_say,
 )
 
@@ -137,25 +138,27 @@ class CopyDialler:
     async def fetch(self, node: str, key: JobKey, rank: int, mark: CopyMark, said: Callable[[int], None]) -> None:
         if mark.size > self._service.store.limits.largest:
             raise CopyRefused("CopyTooLarge", "It is larger than this node copies.")
-        part = self._files.partial(mark)
-        offset, digest = await self._files.run(hash_file_so_far, part)
-        if offset > mark.size:
-            await self._files.run(os.unlink, part)
-            offset, digest = await self._files.run(hash_file_so_far, part)
-        fd = await self._files.run(os.open, part, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        write = partial(write_and_hash, fd, digest)
+        fd = await self._files.run(self._files.open_partial, key, rank, mark)
         try:
-            if node == self._service.node:
-                await self._copy_own(key, rank, mark, offset, write)
-            elif offset < mark.size:
-                await self._get(node, key, rank, mark, offset, write, said)
-            await self._files.run(os.fsync, fd)
+            await self._fill(fd, node, key, rank, mark, said)
+            await self._files.run(self._files.place, key, rank, mark)
         finally:
             os.close(fd)
-        if digest.hexdigest() != mark.sha256:
-            await self._files.run(os.unlink, part)
+
+    async def _fill(
+        self, fd: int, node: str, key: JobKey, rank: int, mark: CopyMark, said: Callable[[int], None]
+    ) -> None:
+        """CopyRefused CopyCorrupt when that is not what comes; then nothing of it is left."""
+        offset, digest = await self._files.run(hash_file_so_far, fd)
+        write = partial(write_and_hash, fd, digest)
+        if node == self._service.node:
+            await self._copy_own(key, rank, mark, offset, write)
+        elif offset < mark.size:
+            await self._get(node, key, rank, mark, offset, write, said)
+        await self._files.run(os.fsync, fd)
+        if offset > mark.size or digest.hexdigest() != mark.sha256:
+            await self._files.run(os.unlink, self._files.partial(key, rank, mark))
             raise CopyRefused("CopyCorrupt", "What came is not what was said.")
-        await self._files.run(self._files.place, key, rank, mark)
 
     async def _copy_own(
         self, key: JobKey, rank: int, mark: CopyMark, offset: int, write: Callable[[bytes], None]
@@ -208,7 +211,7 @@ class CopyDialler:
         except ApiError as error:
             raise ConnectionError(f"the API does not say where {node} listens: {error}") from error
         host, _, port = found.observed.door.rpartition(":")
-        if not host or not port.isdecimal():
+        if not host or not port.isdecimal() or len(port) > 5:
             raise ConnectionError(f"{node} does not say where it listens")
         return host.strip("[]"), int(port)
 
@@ -216,7 +219,7 @@ class CopyDialler:
 async def _heard(reader: asyncio.StreamReader, within_s: float) -> Say:
     """CopyRefused when that is the answer."""
     async with asyncio.timeout(within_s):
-        line = await reader.readline()
+        line = await read_copy_line(reader)
     try:
         said = read_copy_say(line)
     except ValueError as error:

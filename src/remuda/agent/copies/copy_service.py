@@ -27,7 +27,6 @@ from remuda.core.training.checkpoint_copies import copies_to_drop, is_in_history
 from remuda.link.copy_wire import (
     CHUNK,
     GO,
-    MAX_LINE,
     AskGet,
     AskList,
     AskPut,
@@ -42,6 +41,7 @@ from remuda.link.copy_wire import (
     copy_line,
     read_copy_ask,
     read_copy_chunk,
+    read_copy_line,
 )
 
 log = structlog.get_logger(__name__)
@@ -96,10 +96,7 @@ class CopyService:
         try:
             async with asyncio.timeout(ASK_S):
                 writer.write(GO)
-                line = await reader.readline()
-                if len(line) > MAX_LINE:
-                    return
-                ask = read_copy_ask(line)
+                ask = read_copy_ask(await read_copy_line(reader))
             size = ask.mark.size if isinstance(ask, AskPut | AskGet) else 0
             async with asyncio.timeout(SETTLE_S + size / LEAST_BYTES_S):
                 try:
