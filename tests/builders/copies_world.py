@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 
 from remuda.agent.agent import Agent
-from remuda.agent.copies.copy_ports import CopyList, CopyMark, CopyRefused, CopySourceGone, JobKey
+from remuda.agent.copies.copy_ports import CopyList, CopyRefused, CopySourceGone, JobKey
 from remuda.agent.copies.rank_copies import RankCopies
 from remuda.api.training import Member, TrainingJob
 from remuda.core.training.checkpoint_copies import (
@@ -25,6 +25,7 @@ from remuda.core.training.checkpoint_copies import (
 from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.embedded.node.training_model import Job, SimulatedCheckpoints
 from remuda.launch.protocol import MAX_CHECKPOINTS
+from remuda.link.copy_wire import CopyMark
 from remuda.link.progress_board import Heartbeat
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from tests.builders.world import NAMESPACE, World

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from remuda.agent.copies.byte_pace import BytePace
 from remuda.agent.copies.copy_dialler import CopyDialler
-from remuda.agent.copies.copy_ports import CopyMark, JobKey
+from remuda.agent.copies.copy_ports import JobKey
 from remuda.agent.copies.copy_service import CopyService
 from remuda.agent.copies.copy_store import CopyLimits, CopyStore
 from remuda.agent.copies.job_files import JobCheckpointFiles
@@ -23,7 +23,7 @@ from remuda.api.meta import ObjectMeta
 from remuda.api.training import Member, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from remuda.core.health.peer_vouching import PeerPlace
 from remuda.kube.cluster import Cluster
-from remuda.link.copy_wire import VERB
+from remuda.link.copy_wire import VERB, CopyMark
 from remuda.link.peer_certificates import PeerAuthority, PeerKey
 from remuda.link.peer_door import PeerDoor
 from tests.builders.waiting import until
@@ -120,7 +120,7 @@ class CopyNode:
         digest = hashlib.sha256(data).hexdigest()
         body = {"step": step, "bytes": len(data), "sha256": digest} | side
         (folder / f"step-{step}.json").write_text(json.dumps(body), encoding="ascii")
-        return CopyMark(step, len(data), digest)
+        return CopyMark(step, len(data), digest, attempt=0)
 
     def data(self, rank: int, step: int) -> bytes:
         return (self.folder / f"rank-{rank}" / f"step-{step}.ckpt").read_bytes()

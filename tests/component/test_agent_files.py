@@ -113,6 +113,18 @@ def test_the_launcher_stays_for_ranks_that_run_on(machine: Machine) -> None:
     assert names(machine.state / "bin") == ["remuda-launch.pyz"]
 
 
+def test_ranks_that_run_on_can_still_save_their_first_checkpoint(machine: Machine) -> None:
+    """A directory that is removed while it is mounted takes no file any more."""
+    place = machine.state / "checkpoints" / "team" / "job-40fb32b6"
+    place.mkdir(parents=True)
+    mounted = os.open(place, os.O_RDONLY | os.O_DIRECTORY)  # as a container has it
+    try:
+        machine.clean(keep_launcher=True)
+        os.mkdir("rank-0", dir_fd=mounted)
+    finally:
+        os.close(mounted)
+
+
 def test_files_that_somebody_else_put_there_stay(machine: Machine) -> None:
     (machine.state / "notes.txt").write_text("mine")
     machine.clean()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,11 +15,11 @@ import pytest_asyncio
 
 from remuda.agent.copies import copy_cleanup, copy_service
 from remuda.agent.copies.copy_cleanup import CopyCleanup
-from remuda.agent.copies.copy_ports import CopyMark, CopyNodeGone, CopyRefused, CopySourceGone
+from remuda.agent.copies.copy_ports import CopyNodeGone, CopyRefused, CopySourceGone
 from remuda.agent.copies.copy_store import CopyLimits, CopyStore
 from remuda.api.training import KeptCheckpoint, Progress, RankCopies, Resume
 from remuda.core.health.peer_vouching import PeerPlace
-from remuda.link.copy_wire import AskPut, WireMark, copy_wire_line, dial_copy_wire
+from remuda.link.copy_wire import GO, VERB, AskPut, CopyMark, copy_wire_line, dial_copy_wire, widen_copy_wire_streams
 from remuda.link.peer_door import MAX_OPEN_FROM_ONE, ask_peer_doors
 from tests.builders.copy_nodes import KEY, CopyNode, CopyNodes, training_job
 from tests.builders.waiting import PATIENCE_S, until
@@ -69,6 +71,7 @@ async def test_a_checkpoint_goes_to_another_node_and_from_there_to_a_third(nodes
     assert new.files.settle_rank(KEY, 0, None, frozenset()) == (20, 10)
     assert os.stat(new.folder / "rank-0").st_mode & 0o777 == 0o777, "whoever the container runs as"
     assert os.stat(new.folder / "rank-0" / "step-20.ckpt").st_mode & 0o444 == 0o444
+    assert os.stat(new.files.root).st_mode & 0o777 == 0o700, "containers come by a mount, nobody else of the machine"
 
 
 async def test_a_copy_that_is_there_is_not_sent_again_and_belongs_to_the_newer_attempt(nodes: CopyNodes) -> None:
@@ -172,7 +175,7 @@ async def test_a_fetch_that_broke_off_goes_on_where_it_was(nodes: CopyNodes) -> 
     await put(home, 10)
     nodes.api.job = training_job("home", attempt=2)
     mark = holder.store.marks(KEY, 0)[10]
-    home.files.partial(mark).write_bytes(DATA[: 1 << 20])
+    home.files.partial(KEY, 0, mark).write_bytes(DATA[: 1 << 20])
     said: list[int] = []
     await home.dialler.fetch("holder", KEY, 0, mark, said.append)
     assert min(said) > 1 << 20
@@ -211,6 +214,19 @@ async def test_a_copy_that_is_gone_or_shorter_on_the_holder_is_told(nodes: CopyN
         await fetched(home, "holder", mark)
 
 
+async def test_what_breaks_while_a_copy_is_given_out_is_not_taken_for_a_copy_that_is_not_there(
+    nodes: CopyNodes,
+) -> None:
+    home, holder = await pair(nodes)
+    home.save(0, 10, DATA)
+    await put(home, 10)
+    mark = holder.store.marks(KEY, 0)[10]
+    for node in (holder, home):  # from the copies, and from what is held at home
+        with pytest.raises(ConnectionError, match="the asker is gone"):
+            async with node.service.opened(KEY, 0, mark):
+                raise ConnectionError("the asker is gone")
+
+
 async def test_a_checkpoint_that_is_not_what_its_side_file_says_is_no_copy(nodes: CopyNodes) -> None:
     home, holder = await pair(nodes)
     home.save(0, 10, DATA, sha256="0" * 64)
@@ -246,7 +262,7 @@ async def _abort(writer: asyncio.StreamWriter) -> None:
 async def test_an_asker_that_goes_away_in_the_middle_leaves_nothing(nodes: CopyNodes) -> None:
     home, holder = await pair(nodes)
     reader, writer = await dial_copy_wire("holder", "127.0.0.1", holder.port, home.asker, PATIENCE_S)
-    ask = AskPut(KEY.namespace, KEY.name, KEY.uid, 0, WireMark(10, 1 << 20, "ab" * 32, 1))
+    ask = AskPut(KEY.namespace, KEY.name, KEY.uid, 0, CopyMark(10, 1 << 20, "ab" * 32, 1))
     writer.write(copy_wire_line(ask))
     assert b"go" in await reader.readline()
     writer.write(b"x" * 1000)
@@ -534,3 +550,129 @@ async def test_copies_go_when_another_node_has_them(nodes: CopyNodes) -> None:
     now[0] += copy_cleanup.RELEASE_S + 1
     await cleaner.look()
     assert holder.held(0) == {}
+
+
+# --- what comes, and is cut short ---------------------------------------------------------------------------------------
+
+
+async def test_two_ranks_of_the_same_content_are_fetched_at_the_same_time(nodes: CopyNodes) -> None:
+    """Replicas save the same bytes: the digest alone says nothing about whose a checkpoint is."""
+    home, _ = await pair(nodes)
+    nodes.api.job = training_job("home", "home")
+    marks = [home.save(rank, 10, DATA) for rank in (0, 1)]
+    for rank in (0, 1):
+        await home.dialler.put("holder", KEY, rank, 10, 1)
+    new = await nodes.add("new")
+    nodes.api.job = training_job("new", "new", attempt=2)
+    begun = [new.dialler.fetch("holder", KEY, rank, marks[rank], lambda count: None) for rank in (0, 1)]
+    said = await asyncio.gather(*begun, return_exceptions=True)
+    assert said == [None, None]
+    assert [new.data(rank, 10) == DATA for rank in (0, 1)] == [True, True]
+
+
+async def test_what_came_in_part_goes_with_the_next_and_with_time(nodes: CopyNodes) -> None:
+    """Who tells of ever other checkpoints, and never sends one whole, fills no disk."""
+    home, _ = await pair(nodes)
+    incoming = home.files.own / "incoming"
+    for step in range(5):
+        fd = home.files.open_partial(KEY, 0, CopyMark(step, 1 << 20, "ab" * 32, 1))
+        os.write(fd, b"x" * 1000)
+        os.close(fd)
+    assert [part.name for part in incoming.iterdir()] == [f"{KEY.uid}.0.4.{'ab' * 32}.part"]
+    now = next(incoming.iterdir()).stat().st_mtime
+    for at, left in ((now + 50, 1), (now + 101, 0)):
+        await CopyCleanup(home.service, nodes.api, 100.0, lambda at=at: at).look()  # type: ignore[arg-type, misc]
+        assert len(list(incoming.iterdir())) == left
+
+
+async def test_a_checkpoint_larger_than_the_disk_is_not_begun(nodes: CopyNodes) -> None:
+    home, _ = await pair(nodes)
+    free = os.statvfs(home.files.own)
+    with pytest.raises(OSError, match="no room"):
+        home.files.open_partial(KEY, 0, CopyMark(10, free.f_bavail * free.f_frsize, "ab" * 32, 1))
+
+
+async def test_an_agent_that_was_killed_while_it_took_hold_of_a_checkpoint_spoils_none(nodes: CopyNodes) -> None:
+    home, _ = await pair(nodes)
+    home.save(0, 10, DATA)
+    await put(home, 10)
+    os.link(home.folder / "rank-0" / "step-10.ckpt", home.files.own / "incoming" / "held-0123456789abcdef")
+    home.files.prepare()  # the next agent
+    assert home.files.settle_rank(KEY, 0, None, frozenset()) == (10,)
+
+
+async def test_nobody_has_a_file_in_hand_when_a_call_for_it_is_given_up(nodes: CopyNodes) -> None:
+    """Else it is closed under a thread that goes on writing, into whatever has its number by then."""
+    home, _ = await pair(nodes)
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait(PATIENCE_S)
+        ended.set()
+
+    task = asyncio.create_task(home.files.run(work))
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+    task.cancel()
+    asyncio.get_running_loop().call_later(0.05, may_end.set)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"x" * (3 << 20),
+        b'{"say":"has","marks":' + b"[" * 200_000 + b"\n",
+        b'{"say":"sends","more":' + b"[" * 200_000 + b"\n",
+    ],
+    ids=["without end", "deep", "deep beside"],
+)
+async def test_a_holder_that_says_anything_at_all_was_not_reached(nodes: CopyNodes, answer: bytes) -> None:
+    """Nothing else is expected of it by those who ask again."""
+    home, holder = await pair(nodes)
+    mark = home.save(0, 10, DATA)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asker: str) -> None:
+        reader, writer = await widen_copy_wire_streams(reader, writer)
+        writer.write(GO)
+        assert await reader.readline()
+        writer.write(answer)
+        await reader.read()  # until it has gone
+        writer.transport.abort()
+
+    holder.door.further[VERB] = talk
+    for call in (put(home, 10), fetched(home, "holder", mark), home.dialler.ask("holder", KEY, 0)):
+        with pytest.raises(ConnectionError):
+            await call
+
+
+@pytest.mark.parametrize("door", ["127.0.0.1:99999999", "127.0.0.1:" + "9" * 5000, "a\0b:1", "a" * 70 + ".b:1"])
+async def test_a_door_that_cannot_be_is_not_reached(nodes: CopyNodes, door: str) -> None:
+    home, _ = await pair(nodes)
+    nodes.api.doors["holder"] = door
+    with pytest.raises(ConnectionError):
+        await home.dialler.ask("holder", KEY, 0)
+
+
+async def test_nobody_else_of_the_machine_gets_to_the_checkpoints(nodes: CopyNodes) -> None:
+    """Containers come by a mount; a job's own directory takes writes of whoever is in it."""
+    home, _ = await pair(nodes)
+    assert stat.S_IMODE(home.files.root.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("strange", ["team/notes.txt", "team/lost", "team/-0123abcd", "team/lost+found"])
+async def test_what_has_no_jobs_name_stays_and_keeps_nothing_else_from_being_cleaned(
+    nodes: CopyNodes, strange: str
+) -> None:
+    home, _ = await pair(nodes)
+    for directory in (strange, "zoo/gone-0123abcd"):
+        (home.files.root / directory).mkdir(parents=True)
+    now = [1e9]
+    cleanup = CopyCleanup(home.service, nodes.api, 100.0, lambda: now[0])  # type: ignore[arg-type]
+    await cleanup.look()
+    now[0] += 101
+    await cleanup.look()
+    assert not (home.files.root / "zoo" / "gone-0123abcd").exists()
+    assert (home.files.root / strange).exists()

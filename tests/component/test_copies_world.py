@@ -35,6 +35,14 @@ def where_checkpoints_are(world: CopiesWorld) -> str:
     return found.reason if found is not None else ""
 
 
+async def copied_elsewhere(world: CopiesWorld, rank: int, before: RankCopies) -> None:
+    def is_elsewhere() -> bool:
+        found = copies_of_rank(world.job().status, rank)
+        return found is not None and found.copy != before.copy
+
+    await world.until(is_elsewhere, 120.0)
+
+
 def is_true(world: CopiesWorld, kind: str) -> bool:
     found = find_condition(world.job().status.conditions, kind)
     return found is not None and found.status == "True"
@@ -75,11 +83,7 @@ async def test_the_loss_of_the_holder_alone_stops_nothing(world: CopiesWorld) ->
     assert entry is not None
     await world.lose_node(entry.copy)
 
-    def is_elsewhere() -> bool:
-        found = copies_of_rank(world.job().status, 1)
-        return found is not None and found.copy != entry.copy
-
-    await world.until(is_elsewhere, 120.0)
+    await copied_elsewhere(world, 1, entry)
     assert world.job().status.attempt == 1
     safe = world.newest_safe()
     await world.lose_node(entry.home)
@@ -99,11 +103,7 @@ async def test_copies_that_are_lost_with_their_holder_are_made_anew_before_the_n
     assert entry is not None
     await world.lose_node(entry.copy)
 
-    def is_elsewhere() -> bool:
-        found = copies_of_rank(world.job().status, 1)
-        return found is not None and found.copy != entry.copy
-
-    await world.until(is_elsewhere, 120.0)
+    await copied_elsewhere(world, 1, entry)
     assert world.newest_safe() == 1000, "no other was saved meanwhile"
     await world.lose_node(entry.home)
     await world.running(attempt=2)

@@ -149,6 +149,18 @@ async def agent_site() -> AsyncIterator[Site]:
         await resources.stop()
 
 
+async def test_an_agent_that_meets_no_peers_names_no_place_where_they_might_ask(site: Site) -> None:
+    """Whoever counts the nodes that take copies goes by it. Without a fence no peers are met."""
+    token = Path(site.config.state).with_name("token")
+    token.write_text("of the manager's stream")
+    peers = PeerConfig("10.0.0.1", 9444)
+    config = msgspec.structs.replace(site.config, fence_s=0.0, peers=peers, link_token=str(token))
+    async with node_agent(config, site.cluster) as agent:
+        await agent.flush()
+        await site.registered()
+        assert site.ledger().observed.door == ""
+
+
 async def test_from_registration_to_a_launcher_at_the_barrier_and_through_an_upgrade(site: Site) -> None:
     pod = await site.bind("a", "gpu-4,gpu-5")
     async with node_agent(site.config, site.cluster) as agent:

@@ -17,9 +17,10 @@ from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Forbidden
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.runtime.link_endpoint import LINK
+from remuda.runtime.node_agent import AgentProcessConfig
 from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ROOT, ControlPlane, Response, send_request
-from tests.kube.planes import own_plane
+from tests.kube.planes import MERGE_PATCH, own_plane
 
 DEPLOY = ROOT / "deploy"
 SPACE, HERE, THERE = "remuda-system", "node-a", "node-b"
@@ -83,6 +84,20 @@ def as_user(plane: ControlPlane, token: str, place: Path) -> Watched:
     return Watched(access=load_kubeconfig(place))
 
 
+def fake_agent_config(place: Path, link_token: Path) -> AgentProcessConfig:
+    """Of an agent with devices that are made up, beside a kubelet that is not there."""
+    (place / "kubelet" / "device-plugins").mkdir(parents=True)
+    return AgentProcessConfig(
+        HERE,
+        str(place / "state"),
+        str(place / "kubelet"),
+        backend="fake",
+        model="dgx-h100",
+        link_token=str(link_token),
+        link_namespace=SPACE,
+    )
+
+
 class Cast:
     def __init__(self, admin: HttpCluster, manager: Watched, agent: Watched, link_token: Path) -> None:
         self.admin, self.manager, self.agent, self.link_token = admin, manager, agent, link_token
@@ -100,9 +115,6 @@ async def deployed_cast(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Ca
         yield Cast(admin, manager, agent, link)
 
 
-MERGE = "application/merge-patch+json"
-
-
 @dataclass(frozen=True)
 class Bearer:
     """Whoever shows this token to the API server."""
@@ -115,7 +127,7 @@ class Bearer:
         return send_request(self, method, path, body, content_type)
 
     def patch(self, path: str, body: object) -> Response:
-        return self.request("PATCH", path, body, MERGE)
+        return self.request("PATCH", path, body, MERGE_PATCH)
 
 
 def bearer(plane: ControlPlane, token: str) -> Bearer:

@@ -47,7 +47,10 @@ def node_tree(node: RealNode) -> dict[str, str]:
 
 
 def _in(top: str) -> list[str]:
-    return [os.path.join(top, name) for name in os.listdir(top)]
+    try:
+        return [os.path.join(top, name) for name in os.listdir(top)]
+    except FileNotFoundError:  # gone while we looked
+        return []
 
 
 def _below(top: str, out: dict[str, str]) -> Iterator[str]:

@@ -22,10 +22,10 @@ from remuda.kube.runtime.leader import LeaderTerm
 from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.runtime.link_endpoint import LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, run_manager
-from remuda.runtime.node_agent import AgentProcessConfig, node_agent
+from remuda.runtime.node_agent import node_agent
 from tests.builders.waiting import until
 from tests.kube.control_plane import ControlPlane
-from tests.kube.deployed import HERE, SPACE, THERE, Cast, deployed_cast, deployed_plane  # noqa: F401
+from tests.kube.deployed import HERE, SPACE, THERE, Cast, deployed_cast, deployed_plane, fake_agent_config  # noqa: F401
 from tests.kube.planes import make_node_ready
 
 STRICT = "strict"
@@ -47,16 +47,7 @@ async def test_what_the_manifests_allow_is_enough(plane: ControlPlane, cast: Cas
     link = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=f"system:serviceaccount:{SPACE}:remuda-agent")
     config = ManagerConfig(lease_namespace=SPACE, timing=LeaseTiming(4, 2.5, 0.2), link=link)
     work = asyncio.create_task(run_manager(config, cast.manager, cast.manager, identity="m", said=Quiet()))
-    (tmp_path / "kubelet" / "device-plugins").mkdir(parents=True)
-    place = AgentProcessConfig(
-        HERE,
-        str(tmp_path / "state"),
-        str(tmp_path / "kubelet"),
-        backend="fake",
-        model="dgx-h100",
-        link_token=str(cast.link_token),
-        link_namespace=SPACE,
-    )
+    place = fake_agent_config(tmp_path, cast.link_token)
     try:
         async with node_agent(place, cast.agent) as agent:
             await cast.admin.create(TrainingJob, a_job())

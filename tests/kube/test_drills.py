@@ -14,7 +14,7 @@ import pytest_asyncio
 from click.testing import CliRunner
 
 from remuda.api.devices import DeviceState, NodeDevices
-from remuda.api.drills import Drill
+from remuda.api.drills import UNDER_WAY, Drill
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import TrainingJob
 from remuda.cli.app import cli
@@ -25,10 +25,10 @@ from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.runtime.manager_process import ManagerConfig, run_manager
-from remuda.runtime.node_agent import AgentProcessConfig, node_agent
+from remuda.runtime.node_agent import node_agent
 from tests.builders.waiting import until
 from tests.kube.control_plane import ControlPlane
-from tests.kube.deployed import HERE, SPACE, THERE, Cast, deployed_cast, deployed_plane  # noqa: F401
+from tests.kube.deployed import HERE, SPACE, THERE, Cast, deployed_cast, deployed_plane, fake_agent_config  # noqa: F401
 from tests.kube.planes import make_node_ready
 from tests.kube.test_deploy import Quiet, a_job, bound
 
@@ -38,15 +38,7 @@ async def running(plane: ControlPlane, cast: Cast, tmp_path: Path) -> AsyncItera
     """Manager and agent; in the end nothing was forbidden them."""
     make_node_ready(plane, HERE, **{"nvidia.com/gpu": "8"})
     config = ManagerConfig(lease_namespace=SPACE, timing=LeaseTiming(4, 2.5, 0.2))
-    (tmp_path / "kubelet" / "device-plugins").mkdir(parents=True)
-    place = AgentProcessConfig(
-        HERE,
-        str(tmp_path / "state"),
-        str(tmp_path / "kubelet"),
-        backend="fake",
-        model="dgx-h100",
-        link_token=str(tmp_path / "none"),
-    )
+    place = fake_agent_config(tmp_path, tmp_path / "none")
     work = asyncio.create_task(run_manager(config, cast.manager, cast.manager, identity="m", said=Quiet()))
     try:
         async with node_agent(place, cast.agent) as agent:
@@ -68,7 +60,7 @@ async def settled(cast: Cast, name: str, phase: str = "") -> Drill:
 
     async def is_over() -> bool:
         found[:] = [await cast.admin.get(Drill, name)]
-        return found[0].status.phase == phase if phase else found[0].status.phase not in ("Pending", "Running")
+        return found[0].status.phase == phase if phase else found[0].status.phase not in UNDER_WAY
 
     await until(f"drill {name}", is_over)
     return found[0]

@@ -24,7 +24,7 @@ import pytest_asyncio
 from remuda.agent.agent import Agent
 from remuda.api.codec import from_wire
 from remuda.api.devices import NodeDevices
-from remuda.api.drills import Drill
+from remuda.api.drills import UNDER_WAY, Drill
 from remuda.api.incidents import Incident
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import FailureRule, Member, RuleAction, TrainingJob
@@ -139,7 +139,7 @@ class Heart:
 
         async def is_over() -> Drill | None:
             found = await self.api.get(Drill, made.name)
-            return found if found.status.phase not in ("Pending", "Running") else None
+            return found if found.status.phase not in UNDER_WAY else None
 
         done = await until(f"a {kind}", is_over)
         assert done is not None

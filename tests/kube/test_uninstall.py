@@ -31,11 +31,11 @@ from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.runtime.agent_files import remove_agent_files
 from remuda.runtime.link_endpoint import LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, run_manager
-from remuda.runtime.node_agent import AgentProcessConfig, node_agent
+from remuda.runtime.node_agent import node_agent
 from remuda.runtime.uninstall import Uninstall, UninstallOptions, untyped_kind_for_uninstall_run
 from tests.builders.waiting import PATIENCE_S, until
 from tests.kube.control_plane import ControlPlane
-from tests.kube.deployed import DEPLOY, HERE, SPACE, THERE, Watched, agents_pod, as_user, token_of
+from tests.kube.deployed import DEPLOY, HERE, SPACE, THERE, Watched, agents_pod, as_user, fake_agent_config, token_of
 from tests.kube.planes import MERGE_PATCH, make_node_ready, own_plane, running_controllers
 from tests.kube.test_deploy import Quiet, a_job, bound
 
@@ -157,16 +157,7 @@ class Parts:
         """Until their workloads are deleted, as the kubelet ends what a DaemonSet or a Deployment no longer wants."""
         link = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=f"system:serviceaccount:{SPACE}:remuda-agent")
         config = ManagerConfig(lease_namespace=SPACE, timing=LeaseTiming(4, 2.5, 0.2), link=link)
-        (self.place / "kubelet" / "device-plugins").mkdir(parents=True)
-        node = AgentProcessConfig(
-            HERE,
-            str(self.place / "state"),
-            str(self.place / "kubelet"),
-            backend="fake",
-            model="dgx-h100",
-            link_token=str(self.link_token),
-            link_namespace=SPACE,
-        )
+        node = fake_agent_config(self.place, self.link_token)
         async with self.manager, self.agent:
             work = asyncio.create_task(run_manager(config, self.manager, self.manager, identity="m", said=Quiet()))
             async with node_agent(node, self.agent) as agent:

@@ -12,8 +12,11 @@ from enum import StrEnum
 from typing import ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
-from remuda.api.meta import KObject, Resource
+from remuda.api.codec import to_wire
+from remuda.api.errors import Refusal
+from remuda.api.meta import JsonObject, KObject, Resource
 from remuda.api.names import GROUP, VERSION
 
 
@@ -169,6 +172,10 @@ class DrillSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     heals: str = ""
 
 
+UNDER_WAY = ("Pending", "Running")  # phases of a drill that nobody has answered yet
+LONGEST_MESSAGE = 1024
+
+
 class DrillStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     phase: str = "Pending"  # Pending | Running | Done | Refused | Undone
     reason: str = ""
@@ -184,3 +191,14 @@ class Drill(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=Tr
 
     spec: DrillSpec
     status: DrillStatus = DrillStatus()
+
+
+def refused_drill_status(refusal: Refusal, at: datetime | None = None) -> DrillStatus:
+    words = f"{refusal.message} {refusal.fix or ''}".strip()
+    return DrillStatus("Refused", refusal.reason, words, at)
+
+
+def drill_status_patch(status: DrillStatus) -> JsonObject:
+    """Of what was said before nothing stays: a field that is left out of a patch would."""
+    status = replace(status, message=status.message[:LONGEST_MESSAGE])
+    return {"status": {"reason": None, "message": None, **to_wire(status)}}

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from remuda.api.codec import to_wire
-from remuda.api.drills import Drill, DrillStatus
+from remuda.api.drills import UNDER_WAY, Drill, DrillStatus, drill_status_patch, refused_drill_status
 from remuda.api.errors import Conflict, NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_time
@@ -18,8 +17,6 @@ from remuda.core.health.untaken_drills import DrillFacts, DrillPlan, plan_untake
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.informer import Informer
 from remuda.kube.runtime.work_queue import WorkQueue
-
-OPEN = ("Pending", "Running")
 
 
 class DrillController:
@@ -40,13 +37,13 @@ class DrillController:
     def _on_drill(self, old: Drill | None, new: Drill | None) -> None:
         if old is not None and (new is None or (old.uid, old.status.phase) != (new.uid, new.status.phase)):
             self._since.pop((old.uid, old.status.phase), None)
-        if new is not None and new.status.phase in OPEN:
+        if new is not None and new.status.phase in UNDER_WAY:
             self._since.setdefault((new.uid, new.status.phase), self._clock())
             self._queue.add(new.name)
 
     async def observe(self, key: str) -> DrillFacts | None:
         drill = self._drills.get(key)
-        if drill is None or drill.status.phase not in OPEN:
+        if drill is None or drill.status.phase not in UNDER_WAY:
             return None
         since = self._since.get((drill.uid, drill.status.phase), self._clock())
         has_node = self._view.nodes.get(drill.spec.node) is not None
@@ -61,7 +58,7 @@ class DrillController:
             return None
         drill, plan = planned
         if plan.refusal is not None:
-            await self._tell(drill, _refused_drill(plan.refusal))
+            await self._tell(drill, refused_drill_status(plan.refusal))
         elif plan.delete is not None:
             await self._delete(drill, plan.delete)
         return plan.again_s
@@ -75,19 +72,16 @@ class DrillController:
             await self._cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
         except (NotFound, Conflict):
             words = f"Pod {pod.namespace}/{pod.name} was gone already."
-            status = _refused_drill(Refusal("NoSuchPod", words, "See `remuda job NAME`."))
+            status = refused_drill_status(Refusal("NoSuchPod", words, "See `remuda job NAME`."))
         await self._tell(begun, status, is_guarded=False)  # what happened has happened
 
     async def _tell(self, drill: Drill, status: DrillStatus, *, is_guarded: bool = True) -> Drill | None:
         """The drill as it is now; None when it is gone. Conflict when somebody was faster."""
         status = DrillStatus(status.phase, status.reason, status.message, to_time(self._clock()))
         when = Preconditions(uid=drill.uid, resource_version=drill.metadata.resource_version if is_guarded else "")
-        body = {"status": {"reason": None, "message": None, **to_wire(status)}}
         try:
-            return await self._cluster.patch(Drill, drill.name, body, subresource="status", when=when)
+            return await self._cluster.patch(
+                Drill, drill.name, drill_status_patch(status), subresource="status", when=when
+            )
         except NotFound:
             return None
-
-
-def _refused_drill(refusal: Refusal) -> DrillStatus:
-    return DrillStatus("Refused", refusal.reason, f"{refusal.message} {refusal.fix or ''}".strip())

@@ -27,7 +27,9 @@ BUFFER = 2 << 20
 MAX_COUNT = 10**15
 
 
-class WireMark(msgspec.Struct, frozen=True):
+class CopyMark(msgspec.Struct, frozen=True):
+    """One checkpoint as its side file says it, and the attempt in which it was saved, or was last gone on from; 0 = not said."""
+
     step: int
     size: int
     sha256: str
@@ -39,7 +41,7 @@ class AskPut(msgspec.Struct, frozen=True, tag_field="ask", tag="put"):
     job: str
     uid: str
     rank: int
-    mark: WireMark
+    mark: CopyMark
 
 
 class AskList(msgspec.Struct, frozen=True, tag_field="ask", tag="list"):
@@ -54,7 +56,7 @@ class AskGet(msgspec.Struct, frozen=True, tag_field="ask", tag="get"):
     job: str
     uid: str
     rank: int
-    mark: WireMark
+    mark: CopyMark
     offset: int = 0
 
 
@@ -69,7 +71,7 @@ class SayKept(msgspec.Struct, frozen=True, tag_field="say", tag="kept"):
 
 
 class SayHas(msgspec.Struct, frozen=True, tag_field="say", tag="has"):
-    marks: tuple[WireMark, ...]
+    marks: tuple[CopyMark, ...]
     home: int = 0
 
 
@@ -97,7 +99,7 @@ def copy_wire_line(message: Ask | Say) -> bytes:
 
 def read_copy_ask(line: bytes) -> Ask:
     """ValueError for anything else, and for numbers that cannot be."""
-    ask = _ASK.decode(line)
+    ask = _decoded(_ASK, line)
     if not 0 <= ask.rank <= MAX_COUNT:
         raise ValueError("there is no such rank")
     if isinstance(ask, AskPut | AskGet) and not is_plausible_copy_wire_mark(ask.mark):
@@ -108,13 +110,20 @@ def read_copy_ask(line: bytes) -> Ask:
 
 
 def read_copy_wire_say(line: bytes) -> Say:
-    say = _SAY.decode(line)
+    say = _decoded(_SAY, line)
     if isinstance(say, SayHas) and not all(map(is_plausible_copy_wire_mark, say.marks)):
         raise ValueError("those are no checkpoints")
     return say
 
 
-def is_plausible_copy_wire_mark(mark: WireMark) -> bool:
+def _decoded(decoder: msgspec.json.Decoder[S], line: bytes) -> S:
+    try:
+        return decoder.decode(line)
+    except RecursionError:
+        raise ValueError("that is nested too deeply") from None
+
+
+def is_plausible_copy_wire_mark(mark: CopyMark) -> bool:
     counts = (mark.step, mark.size, mark.attempt)
     is_digest = len(mark.sha256) == 64 and set(mark.sha256) <= set("0123456789abcdef")
     return all(0 <= n <= MAX_COUNT for n in counts) and is_digest
@@ -134,6 +143,17 @@ async def widen_copy_wire_streams(
     return wide, asyncio.StreamWriter(transport, protocol, wide, loop)
 
 
+async def read_copy_line(reader: asyncio.StreamReader) -> bytes:
+    """ConnectionError when it is too long to be one."""
+    try:
+        line = await reader.readline()
+    except ValueError:
+        raise ConnectionError("that was no answer") from None
+    if len(line) > MAX_LINE:
+        raise ConnectionError("that was no answer")
+    return line
+
+
 async def read_copy_wire_chunk(reader: asyncio.StreamReader, left: int, within_s: float) -> bytes:
     """The next of `left` bytes, a whole chunk unless they end: each is a way to a thread and back. ConnectionError when they end
     too soon, TimeoutError when they do not come."""
@@ -149,11 +169,14 @@ async def dial_copy_wire(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """OSError, TimeoutError: it is not there, is not who it should be, or knows nothing of copies."""
     async with asyncio.timeout(within_s):
-        reader, writer = await asyncio.open_connection(host, port, ssl=tls, server_hostname=node, limit=BUFFER)
+        try:
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls, server_hostname=node, limit=BUFFER)
+        except (ValueError, OverflowError) as error:  # a name or a port that there cannot be
+            raise ConnectionError(f"{node} cannot be reached at {host!r:.100}: {error}") from error
         try:
             writer.write(VERB)
             await writer.drain()
-            if await reader.readline() != GO:
+            if await read_copy_line(reader) != GO:
                 raise ConnectionError(f"{node} takes no questions about copies")
         except BaseException:
             writer.transport.abort()

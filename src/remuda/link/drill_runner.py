@@ -24,7 +24,16 @@ import structlog
 from msgspec.structs import replace
 
 from remuda.api.codec import to_wire
-from remuda.api.drills import DRILLS, Drill, DrillKind, DrillSpec, DrillStatus
+from remuda.api.drills import (
+    DRILLS,
+    UNDER_WAY,
+    Drill,
+    DrillKind,
+    DrillSpec,
+    DrillStatus,
+    drill_status_patch,
+    refused_drill_status,
+)
 from remuda.api.errors import ApiError, Conflict, NotFound, Refusal
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.validation.validate import validate
@@ -37,7 +46,6 @@ _RETRY_S = 0.5
 _LOOK_S = 0.1  # between two looks for the node of a drill's pod
 _STRAY_S = 3.0  # a pod that is on no node by then runs nowhere
 _STALE_S = 600.0  # a drill that waited for so long is not expected any more; longer than clocks usually differ
-_LONGEST_MESSAGE = 1024
 _FINAL = (400, 401, 403, 422)  # not allowed, not understood
 _NOTICES = (DrillKind.SPOT_NOTICE, DrillKind.MAINTENANCE_NOTICE)
 _INTERRUPTED = "It was interrupted: whoever carried it out ended meanwhile. Whether it happened is not known."
@@ -132,7 +140,7 @@ class DrillRunner:
             return
         if new.uid not in self._struck:
             self._struck.add(new.uid)
-            is_open = new.status.phase in ("Pending", "Running")
+            is_open = new.status.phase in UNDER_WAY
             if is_open or (new.status.phase == "Done" and DRILLS[new.spec.type].lasts):
                 self._take_if_here(new, self._clock() + _STRAY_S)
         elif new.spec.undo and new.uid in self._lasting:
@@ -195,14 +203,13 @@ class DrillRunner:
         try:
             validate(drill)  # not every API server has done so
             self._check_fresh(drill, moment)
-            return DrillStatus("Done", "", _short_message(await self._site.inject(drill.spec)), at)
+            return DrillStatus("Done", "", await self._site.inject(drill.spec), at)
         except Refusal as refusal:
-            words = f"{refusal.message} {refusal.fix or ''}".strip()
-            return DrillStatus("Refused", refusal.reason, _short_message(words), at)
+            return refused_drill_status(refusal, at)
         except ApiError as error:
-            return DrillStatus("Refused", error.reason, _short_message(error.message), at)
+            return DrillStatus("Refused", error.reason, error.message, at)
         except OSError as error:  # the process ended under our hands
-            return DrillStatus("Refused", "NotRunning", _short_message(f"The fault reached nothing: {error}."), at)
+            return DrillStatus("Refused", "NotRunning", f"The fault reached nothing: {error}.", at)
 
     def _check_fresh(self, drill: Drill, now: float) -> None:
         made = drill.metadata.creation_timestamp
@@ -216,7 +223,7 @@ class DrillRunner:
     async def _settle_interrupted(self, drill: Drill) -> None:
         said = self._site.has_happened(drill.spec, drill.status.message)
         status = (
-            replace(drill.status, phase="Done", message=_short_message(said))
+            replace(drill.status, phase="Done", message=said)
             if said
             else replace(drill.status, phase="Refused", reason="Interrupted", message=_INTERRUPTED)
         )
@@ -249,7 +256,7 @@ class DrillRunner:
         await self._report(drill, status)
 
     async def _report(self, drill: Drill, status: DrillStatus) -> None:
-        patch = {"status": {"reason": None, "message": None, **to_wire(status)}}  # no words of the claim stay
+        patch = drill_status_patch(status)  # no words of the claim stay
         while True:
             try:
                 await self._cluster.patch(
@@ -270,7 +277,3 @@ class DrillRunner:
         if not is_final:
             await asyncio.sleep(_RETRY_S)
         return not is_final
-
-
-def _short_message(text: str) -> str:
-    return text[:_LONGEST_MESSAGE]

@@ -31,7 +31,8 @@ TREES = ("alloc", "grants", f"{CHECKPOINTS}/.remuda", f"{COPIES}/.incoming")
 def remove_agent_files(
     state: str, kubelet_dir: str, cdi_dir: str, *, keep_launcher: bool, pause: Callable[[float], None] = time.sleep
 ) -> list[str]:
-    """What was removed and what was left, a sentence each. `keep_launcher`: pods that run on need it."""
+    """What was removed and what was left, a sentence each. `keep_launcher`: pods that run on need it, and the
+    directories that they have mounted, with or without a checkpoint."""
     said = [*_remove_sockets(Path(kubelet_dir) / "device-plugins"), *_remove_cdi_specs(cdi_dir)]
     root = Path(state)
     if not root.is_dir():
@@ -53,7 +54,7 @@ def remove_agent_files(
         entry.unlink(missing_ok=True)
     if files:
         said.append(f"Removed {len(files)} small files in {root}.")
-    _remove_unused_checkpoint_places(root / CHECKPOINTS)
+    _remove_unused_checkpoint_places(root / CHECKPOINTS, are_mounted=keep_launcher)
     _remove_empty_directories(root / COPIES)
     left = sorted(entry.name for entry in root.iterdir())
     if left:
@@ -94,10 +95,10 @@ def _remove_tree(directory: Path) -> bool:
     return _remove_if_empty(directory)
 
 
-def _remove_unused_checkpoint_places(directory: Path) -> None:
+def _remove_unused_checkpoint_places(directory: Path, *, are_mounted: bool) -> None:
     """<namespace>/<job>: made by agents. What is below a job's is the job's own, and is not looked into."""
     for namespace in _entries(directory):
-        if not namespace.is_symlink():
+        if not namespace.is_symlink() and not are_mounted:
             for job in _entries(namespace):
                 _remove_if_empty(job)
         _remove_if_empty(namespace)

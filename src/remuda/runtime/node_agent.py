@@ -273,7 +273,7 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
             )
             copies.prepare()
             await stack.enter_async_context(copies_endpoint_kept_clean(copies))
-            if config.peers.is_on and has_link_endpoint_token(config.link_token):
+            if has_peers:
                 agent.renderer.door = copies_endpoint_address_text(
                     config.peers.host, config.peers.port
                 )  # as it was before a restart

@@ -16,6 +16,7 @@ from remuda.api.errors import ApiError, Conflict, NotFound, Refusal
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.meta import JsonObject, KObject, Resource
+from remuda.api.names import LABEL_AGENT
 from remuda.api.selectors import EVERYTHING, Selector, parse_selector
 from remuda.api.training import TrainingJob
 from remuda.controllers.quarantine_taints import TaintRules
@@ -117,6 +118,7 @@ class Uninstall:
         await self._until_lease_is_free()
         await self._until_stopped(AGENT, "AgentsStillRun", "Stop every agent that runs elsewhere, and try again.")
         if agents is not None and self._options.clean_nodes:
+            seen = await self.observe_again()  # the manager may have made pods until it had stopped
             await self._clean_nodes(agents, jobs_stay=bool(seen.gang_pods) and not self._options.delete_jobs)
         for _ in range(TRIES):
             steps = [step for step in self._plan(await self.observe_again()) if step.part != STOP]
@@ -160,7 +162,7 @@ class Uninstall:
             ).spec
         elif self._options.image:
             agent = {"name": "agent", "image": self._options.image}
-            selector = {"remuda.dev/agent": "true"}
+            selector = {LABEL_AGENT: "true"}
             pod = {"nodeSelector": selector, "tolerations": [{"operator": "Exists"}], "containers": [agent]}
             found = {"template": {"spec": pod}}
         if found is not None and self._options.image:

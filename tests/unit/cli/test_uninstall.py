@@ -88,3 +88,14 @@ def test_an_embedded_cluster_has_nothing_installed(busy: Cli) -> None:
     said = busy.run("uninstall", "--yes")
     assert said.code == 2
     assert "remuda down" in said.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("uninstall", "--yes", "--keep-node-files", "--image", "x"), ("agent", "--keep-launcher")],
+    ids=lambda words: words[0],
+)
+def test_an_option_that_would_do_nothing_is_refused(there: Cli, words: tuple[str, ...]) -> None:
+    said = there.run(*words)
+    assert (said.code, said.err.split(":")[1]) == (2, " ContradictingOptions"), said.err
+    assert names(there, TrainingJob) == ["hello"]

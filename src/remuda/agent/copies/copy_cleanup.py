@@ -23,6 +23,7 @@ from remuda.agent.copies.copy_service import CopyService
 from remuda.agent.copies.copy_store import remove_copy_files
 from remuda.api.errors import ApiError, NotFound
 from remuda.api.training import TrainingJob
+from remuda.core.gang.checkpoint_dirs import job_directory
 from remuda.core.training.checkpoint_copies import copies_of_rank
 from remuda.kube.cluster import Cluster
 from remuda.link.untrusted_files import remove_untrusted_trees
@@ -53,9 +54,12 @@ class CopyCleanup:
                 log.warning("copies.not_cleaned", error=str(error))
 
     async def look(self) -> None:
+        await self._files.run(self._files.drop_old_partials, self._clock() - self._ttl_s)
         for directory in sorted(await self._files.run(self._directories)):
             namespace, _, rest = directory.partition("/")
             name, _, uid8 = rest.rpartition("-")
+            if not name or len(uid8) != 8:
+                continue  # nobody's of ours
             job: TrainingJob | None = None
             try:
                 job = await self._cluster.get(TrainingJob, name, namespace)
@@ -63,7 +67,7 @@ class CopyCleanup:
                 pass
             except (ApiError, OSError, TimeoutError):
                 continue  # nobody knows
-            if job is not None and job.uid[:8] == uid8:
+            if job is not None and job_directory(job.namespace, job.name, job.uid) == directory:
                 await self._files.run(self._forget_gone, directory)
                 await self._release(job, directory)
             elif await self._files.run(self._is_gone_for_long, directory):

@@ -11,19 +11,15 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable
+from functools import partial
 
+import msgspec
 import structlog
 
 from remuda.agent.copies.byte_pace import BytePace
-from remuda.agent.copies.copy_ports import (
-    CopyList,
-    CopyMark,
-    CopyNodeGone,
-    CopyRefused,
-    CopySourceGone,
-    JobKey,
-)
+from remuda.agent.copies.copy_ports import CopyList, CopyNodeGone, CopyRefused, CopySourceGone, JobKey
 from remuda.agent.copies.copy_service import STALL_S, CopyService, send_bytes
+from remuda.agent.copies.copy_store import write_and_hash
 from remuda.agent.copies.job_files import hash_file_so_far
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import ApiError, NotFound
@@ -34,19 +30,19 @@ from remuda.link.copy_wire import (
     AskGet,
     AskList,
     AskPut,
+    CopyMark,
     Say,
     SayGo,
     SayHas,
     SayKept,
     SayRefused,
     SaySends,
-    WireMark,
     copy_wire_line,
     dial_copy_wire,
+    read_copy_line,
     read_copy_wire_chunk,
     read_copy_wire_say,
 )
-from remuda.link.untrusted_files import UnfitFile
 
 log = structlog.get_logger(__name__)
 
@@ -80,9 +76,10 @@ class CopyDialler:
             mark = await self._files.run(self._files.read_mark, key, rank, step)
             if mark is None:
                 raise CopySourceGone
+            mark = msgspec.structs.replace(mark, attempt=attempt)
             source = self._files.open_checkpoint(key, rank, mark)
             fd = await self._files.run(source.__enter__)
-        except (FileNotFoundError, UnfitFile, OSError) as error:
+        except OSError as error:
             raise CopySourceGone from error  # what cannot be read is not copied, and does not count as safe
         try:
             if mark.size > self._service.store.limits.largest:
@@ -90,15 +87,13 @@ class CopyDialler:
             place = self._places().get(node)
             if place is None:
                 raise ConnectionError(f"nobody knows where {node} listens")
-            wire = WireMark(mark.step, mark.size, mark.sha256, attempt)
             reader, writer = await self._dial(node, place.host, place.port)
             try:
-                held = CopyMark(mark.step, mark.size, mark.sha256, attempt)
                 try:
-                    await self._files.run(self._files.hold, key, rank, held, fd)
+                    await self._files.run(self._files.hold, key, rank, mark, fd)
                 except OSError as error:
                     log.info("copies.not_held", job=key.directory, rank=rank, step=step, error=str(error))
-                return await self._put(reader, writer, AskPut(key.namespace, key.name, key.uid, rank, wire), fd)
+                return await self._put(reader, writer, AskPut(key.namespace, key.name, key.uid, rank, mark), fd)
             finally:
                 writer.transport.abort()
         finally:
@@ -114,11 +109,12 @@ class CopyDialler:
                 await send_bytes(self._files, writer, fd, 0, ask.mark.size, self._pace_out)
             except EOFError:
                 raise CopySourceGone from None
-            said = await _heard(reader, KEPT_S)
-        if isinstance(said, SayRefused) and said.reason == "CopyCorrupt":
-            raise CopySourceGone  # by its own side file; it is no better elsewhere
-        if isinstance(said, SayRefused):
-            raise CopyRefused(said.reason[:64], said.message[:256])
+            try:
+                said = await _heard(reader, KEPT_S)
+            except CopyRefused as refused:
+                if refused.reason == "CopyCorrupt":
+                    raise CopySourceGone from None  # by its own side file; it is no better elsewhere
+                raise
         if not isinstance(said, SayKept) or (ask.mark.step, ask.mark.attempt) not in said.steps:
             raise ConnectionError("that was no answer")
         return dict(said.steps)
@@ -135,40 +131,34 @@ class CopyDialler:
             said = await _heard(reader, ANSWER_S)
         finally:
             writer.transport.abort()
-        if isinstance(said, SayRefused):
-            raise CopyRefused(said.reason[:64], said.message[:256])
         if not isinstance(said, SayHas):
             raise ConnectionError("that was no answer")
-        return CopyList(tuple(CopyMark(m.step, m.size, m.sha256, m.attempt) for m in said.marks), said.home)
+        return CopyList(said.marks, said.home)
 
     async def fetch(self, node: str, key: JobKey, rank: int, mark: CopyMark, said: Callable[[int], None]) -> None:
         if mark.size > self._service.store.limits.largest:
             raise CopyRefused("CopyTooLarge", "It is larger than this node copies.")
-        part = self._files.partial(mark)
-        offset, digest = await self._files.run(hash_file_so_far, part)
-        if offset > mark.size:
-            await self._files.run(os.unlink, part)
-            offset, digest = await self._files.run(hash_file_so_far, part)
-        fd = await self._files.run(os.open, part, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-        def write(chunk: bytes) -> None:
-            digest.update(chunk)
-            rest = memoryview(chunk)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-
+        fd = await self._files.run(self._files.open_partial, key, rank, mark)
         try:
-            if node == self._service.node:
-                await self._copy_own(key, rank, mark, offset, write)
-            elif offset < mark.size:
-                await self._get(node, key, rank, mark, offset, write, said)
-            await self._files.run(os.fsync, fd)
+            await self._fill(fd, node, key, rank, mark, said)
+            await self._files.run(self._files.place, key, rank, mark)
         finally:
             os.close(fd)
-        if digest.hexdigest() != mark.sha256:
-            await self._files.run(os.unlink, part)
+
+    async def _fill(
+        self, fd: int, node: str, key: JobKey, rank: int, mark: CopyMark, said: Callable[[int], None]
+    ) -> None:
+        """CopyRefused CopyCorrupt when that is not what comes; then nothing of it is left."""
+        offset, digest = await self._files.run(hash_file_so_far, fd)
+        write = partial(write_and_hash, fd, digest)
+        if node == self._service.node:
+            await self._copy_own(key, rank, mark, offset, write)
+        elif offset < mark.size:
+            await self._get(node, key, rank, mark, offset, write, said)
+        await self._files.run(os.fsync, fd)
+        if offset > mark.size or digest.hexdigest() != mark.sha256:
+            await self._files.run(os.unlink, self._files.partial(key, rank, mark))
             raise CopyRefused("CopyCorrupt", "What came is not what was said.")
-        await self._files.run(self._files.place, key, rank, mark)
 
     async def _copy_own(
         self, key: JobKey, rank: int, mark: CopyMark, offset: int, write: Callable[[bytes], None]
@@ -193,11 +183,8 @@ class CopyDialler:
     ) -> None:
         reader, writer = await self._dial(node, *await self._door_of(node))
         try:
-            wire = WireMark(mark.step, mark.size, mark.sha256, mark.attempt)
-            writer.write(copy_wire_line(AskGet(key.namespace, key.name, key.uid, rank, wire, offset)))
+            writer.write(copy_wire_line(AskGet(key.namespace, key.name, key.uid, rank, mark, offset)))
             answer = await _heard(reader, ANSWER_S)
-            if isinstance(answer, SayRefused):
-                raise CopyRefused(answer.reason[:64], answer.message[:256])
             if not isinstance(answer, SaySends):
                 raise ConnectionError("that was no answer")
             while offset < mark.size:
@@ -224,15 +211,19 @@ class CopyDialler:
         except ApiError as error:
             raise ConnectionError(f"the API does not say where {node} listens: {error}") from error
         host, _, port = found.observed.door.rpartition(":")
-        if not host or not port.isdecimal():
+        if not host or not port.isdecimal() or len(port) > 5:
             raise ConnectionError(f"{node} does not say where it listens")
         return host.strip("[]"), int(port)
 
 
 async def _heard(reader: asyncio.StreamReader, within_s: float) -> Say:
+    """CopyRefused when that is the answer."""
     async with asyncio.timeout(within_s):
-        line = await reader.readline()
+        line = await read_copy_line(reader)
     try:
-        return read_copy_wire_say(line)
+        said = read_copy_wire_say(line)
     except ValueError as error:
         raise ConnectionError("that was no answer") from error
+    if isinstance(said, SayRefused):
+        raise CopyRefused(said.reason[:64], said.message[:256])
+    return said

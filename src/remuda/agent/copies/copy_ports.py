@@ -7,6 +7,9 @@ from typing import Protocol
 
 import msgspec
 
+from remuda.core.gang.checkpoint_dirs import job_directory
+from remuda.link.copy_wire import CopyMark
+
 
 class JobKey(msgspec.Struct, frozen=True):
     namespace: str
@@ -16,16 +19,7 @@ class JobKey(msgspec.Struct, frozen=True):
     @property
     def directory(self) -> str:
         """Below the root of checkpoints, and of copies."""
-        return f"{self.namespace}/{self.name}-{self.uid[:8]}"
-
-
-class CopyMark(msgspec.Struct, frozen=True):
-    """One checkpoint as its side file says it, and the attempt in which it was saved, or was last gone on from."""
-
-    step: int
-    size: int
-    sha256: str
-    attempt: int = 0
+        return job_directory(self.namespace, self.name, self.uid)
 
 
 class CopyList(msgspec.Struct, frozen=True):

@@ -14,12 +14,12 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import structlog
 
 from remuda.agent.copies.byte_pace import BytePace
-from remuda.agent.copies.copy_ports import CopyMark, CopyRefused, JobKey
+from remuda.agent.copies.copy_ports import CopyRefused, JobKey
 from remuda.agent.copies.copy_store import CopyStore, IncomingCopy, remove_copy_files
 from remuda.agent.copies.job_files import JobCheckpointFiles
 from remuda.api.training import TrainingJob
@@ -27,19 +27,19 @@ from remuda.core.training.checkpoint_copies import copies_to_drop, is_in_history
 from remuda.link.copy_wire import (
     CHUNK,
     GO,
-    MAX_LINE,
     AskGet,
     AskList,
     AskPut,
+    CopyMark,
     Say,
     SayGo,
     SayHas,
     SayKept,
     SayRefused,
     SaySends,
-    WireMark,
     copy_wire_line,
     read_copy_ask,
+    read_copy_line,
     read_copy_wire_chunk,
     widen_copy_wire_streams,
 )
@@ -96,10 +96,7 @@ class CopyService:
         try:
             async with asyncio.timeout(ASK_S):
                 writer.write(GO)
-                line = await reader.readline()
-                if len(line) > MAX_LINE:
-                    return
-                ask = read_copy_ask(line)
+                ask = read_copy_ask(await read_copy_line(reader))
             size = ask.mark.size if isinstance(ask, AskPut | AskGet) else 0
             async with asyncio.timeout(SETTLE_S + size / LEAST_BYTES_S):
                 try:
@@ -133,7 +130,7 @@ class CopyService:
             await self._take(reader, writer, key, ask, job)
         elif isinstance(ask, AskList):
             marks, home = await self.has(key, ask.rank)
-            await _say(writer, SayHas(tuple(map(_wire_mark, marks)), home))
+            await _say(writer, SayHas(tuple(marks), home))
         else:
             await self._give(writer, key, ask)
 
@@ -142,7 +139,7 @@ class CopyService:
     async def _take(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: JobKey, ask: AskPut, job: TrainingJob
     ) -> None:
-        mark = CopyMark(ask.mark.step, ask.mark.size, ask.mark.sha256, ask.mark.attempt)
+        mark = ask.mark
         known = self.store.marks(key, ask.rank).get(mark.step)
         if known is not None and (known.size, known.sha256) == (mark.size, mark.sha256):
             if known.attempt < mark.attempt:
@@ -204,34 +201,17 @@ class CopyService:
         return list(marks.values()), home
 
     async def _give(self, writer: asyncio.StreamWriter, key: JobKey, ask: AskGet) -> None:
-        mark = CopyMark(ask.mark.step, ask.mark.size, ask.mark.sha256, ask.mark.attempt)
-        async with self.opened(key, ask.rank, mark) as fd:
+        async with self.opened(key, ask.rank, ask.mark) as fd:
             await _say(writer, SaySends())
-            await send_bytes(self.files, writer, fd, ask.offset, mark.size, self._pace_out)
+            await send_bytes(self.files, writer, fd, ask.offset, ask.mark.size, self._pace_out)
 
     @contextlib.asynccontextmanager
-    async def opened(self, key: JobKey, rank: int, mark: CopyMark):  # type: ignore[no-untyped-def]
+    async def opened(self, key: JobKey, rank: int, mark: CopyMark) -> AsyncIterator[int]:
         """A descriptor of that very checkpoint, from the copies or from the job's directory. CopyRefused NoSuchCopy."""
         known = self.store.marks(key, rank).get(mark.step)
+        source = self._source(key, rank, mark, is_copy=known is not None and known.sha256 == mark.sha256)
         try:
-            if known is not None and known.sha256 == mark.sha256:
-                fd = await self.files.run(
-                    os.open, self.store.path(key.directory, rank, mark.step), os.O_RDONLY | os.O_CLOEXEC
-                )
-                try:
-                    yield fd
-                finally:
-                    os.close(fd)
-                return
-            held = await self.files.run(self.files.open_held, key, rank, mark)
-            if held is not None:
-                try:
-                    yield held
-                finally:
-                    os.close(held)
-                return
-            manager = self.files.open_checkpoint(key, rank, mark)
-            fd = await self.files.run(manager.__enter__)
+            fd = await self.files.run(source.__enter__)
         except (FileNotFoundError, NotADirectoryError):
             raise CopyRefused("NoSuchCopy", f"There is no copy of step {mark.step} here.") from None
         except OSError as error:
@@ -241,7 +221,23 @@ class CopyService:
         try:
             yield fd
         finally:
-            manager.__exit__(None, None, None)
+            source.__exit__(None, None, None)
+
+    @contextlib.contextmanager
+    def _source(self, key: JobKey, rank: int, mark: CopyMark, *, is_copy: bool) -> Iterator[int]:
+        """In a thread. OSError when it is not there, or not that checkpoint."""
+        if is_copy:
+            fd = os.open(self.store.path(key.directory, rank, mark.step), os.O_RDONLY | os.O_CLOEXEC)
+        elif (held := self.files.open_held(key, rank, mark)) is not None:
+            fd = held
+        else:
+            with self.files.open_checkpoint(key, rank, mark) as fd:
+                yield fd
+            return
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
 
 async def send_bytes(
@@ -264,7 +260,3 @@ async def send_bytes(
 async def _say(writer: asyncio.StreamWriter, message: Say) -> None:
     writer.write(copy_wire_line(message))
     await writer.drain()
-
-
-def _wire_mark(mark: CopyMark) -> WireMark:
-    return WireMark(mark.step, mark.size, mark.sha256, mark.attempt)

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from remuda.agent.copies.copy_ports import CopyMark, CopyRefused, JobKey
-from remuda.link.copy_wire import WireMark, is_plausible_copy_wire_mark
+from remuda.agent.copies.copy_ports import CopyRefused, JobKey
+from remuda.link.copy_wire import CopyMark, is_plausible_copy_wire_mark
 
 SHARE = 0.2  # of the file system, unless somebody says how much
 RESERVE = 0.05  # of it stays free
@@ -54,8 +54,7 @@ class CopyStore:
                 data = side.with_suffix(".ckpt")
                 directory = str(side.parent.parent.relative_to(self.root))
                 rank = int(side.parent.name.removeprefix("rank-"))
-                wire = WireMark(mark.step, mark.size, mark.sha256, mark.attempt)
-                if is_plausible_copy_wire_mark(wire) and data.stat().st_size == mark.size:
+                if is_plausible_copy_wire_mark(mark) and data.stat().st_size == mark.size:
                     self._marks.setdefault((directory, rank), {})[mark.step] = mark
 
     # --- what is there --------------------------------------------------------------------------------------------------
@@ -150,6 +149,14 @@ def remove_copy_files(files: Iterable[Path]) -> None:
                 name.unlink()
 
 
+def write_and_hash(fd: int, digest: hashlib._Hash, chunk: bytes) -> None:
+    """In a thread."""
+    digest.update(chunk)
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
 class IncomingCopy:
     """A file that comes, a chunk at a time. In threads."""
 
@@ -161,11 +168,8 @@ class IncomingCopy:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def write(self, chunk: bytes) -> None:
-        self._digest.update(chunk)
         self._size += len(chunk)
-        rest = memoryview(chunk)
-        while rest:
-            rest = rest[os.write(self._fd, rest) :]
+        write_and_hash(self._fd, self._digest, chunk)
 
     def finish(self) -> None:
         if self._size != self.mark.size or self._digest.hexdigest() != self.mark.sha256:

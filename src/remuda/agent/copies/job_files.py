@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -28,9 +29,11 @@ from typing import TypeVar
 
 import msgspec
 
-from remuda.agent.copies.copy_ports import CopyMark, JobKey
+from remuda.agent.allocation.checkpoint_places import allocate_checkpoint_place
+from remuda.agent.copies.copy_ports import JobKey
+from remuda.agent.copies.copy_store import RESERVE
 from remuda.launch.protocol import MAX_CHECKPOINTS
-from remuda.link.copy_wire import CHUNK, MAX_COUNT
+from remuda.link.copy_wire import CHUNK, MAX_COUNT, CopyMark
 from remuda.link.untrusted_files import (
     UnfitFile,
     read_untrusted_file,
@@ -54,13 +57,26 @@ class JobCheckpointFiles:
 
     def prepare(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
-        self.root.chmod(0o711)
+        self.root.chmod(0o700)  # containers come by a mount
         for place in (self.own, self.own / "homes", self.own / "incoming"):
             place.mkdir(exist_ok=True)
             place.chmod(0o700)
+        # Of an agent that was killed; what has a further name is no checkpoint.
+        for left in (self.own / "incoming").iterdir():
+            if left.suffix != ".part":
+                left.unlink(missing_ok=True)
 
     async def run(self, call: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._work, call, *args)
+        """Who is cancelled waits until the call has ended: what the caller closes then, no thread has in hand any more. A number
+        of a file that is closed is the next one's."""
+        done = asyncio.get_running_loop().run_in_executor(self._work, call, *args)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await asyncio.wait([done])
+            if not done.cancelled():
+                done.exception()  # nobody is left to hear it
+            raise
 
     # --- what was where -------------------------------------------------------------------------------------------------
 
@@ -147,7 +163,7 @@ class JobCheckpointFiles:
             return None
         if not isinstance(digest, str) or len(digest) != 64 or not set(digest.lower()) <= set("0123456789abcdef"):
             return None
-        return CopyMark(step, size, digest.lower())
+        return CopyMark(step, size, digest.lower(), attempt=0)
 
     @contextlib.contextmanager
     def open_checkpoint(self, key: JobKey, rank: int, mark: CopyMark) -> Iterator[int]:
@@ -216,21 +232,47 @@ class JobCheckpointFiles:
 
     # --- what comes here ------------------------------------------------------------------------------------------------
 
-    def partial(self, mark: CopyMark) -> Path:
+    def partial(self, key: JobKey, rank: int, mark: CopyMark) -> Path:
         """Where a checkpoint lies while it comes; what is there already need not come again."""
-        return self.own / "incoming" / f"{mark.sha256}.part"
+        return self.own / "incoming" / f"{key.uid}.{rank}.{mark.step}.{mark.sha256}.part"
+
+    def open_partial(self, key: JobKey, rank: int, mark: CopyMark) -> int:
+        """To read and to append, for one at a time. OSError when somebody has it, or there is no room for all of it. A rank has
+        one: what began to come of another of its checkpoints goes."""
+        part = self.partial(key, rank, mark)
+        for other in part.parent.glob(f"{key.uid}.{rank}.*.part"):
+            if other != part:
+                other.unlink(missing_ok=True)
+        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found, free = os.fstat(fd), os.statvfs(self.own)
+            if found.st_nlink != 1 or found.st_ino != part.stat().st_ino:
+                raise OSError(errno.EAGAIN, "it has just come, or was given up")
+            lacking = max(0, mark.size - found.st_size)
+            if free.f_bavail * free.f_frsize - lacking < free.f_blocks * free.f_frsize * RESERVE:
+                raise OSError(errno.ENOSPC, "the disk here has no room for it")
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def drop_old_partials(self, before: float) -> None:
+        """Those that nothing has come of since."""
+        for part in (self.own / "incoming").glob("*.part"):
+            with contextlib.suppress(FileNotFoundError):
+                if part.stat().st_mtime < before:
+                    part.unlink()
 
     def place(self, key: JobKey, rank: int, mark: CopyMark) -> None:
         """Moves what came into the job's directory: first away with the old commit mark, then the data, then the new one."""
-        data = self.partial(mark)
+        data = self.partial(key, rank, mark)
         side = data.with_suffix(".json")
         body = {"step": mark.step, "bytes": mark.size, "sha256": mark.sha256}
         side.write_text(json.dumps(body), encoding="ascii")
         for file in (data, side):
             file.chmod(0o644)  # any user of the container may read it
-        namespace = self.root / key.namespace
-        namespace.mkdir(mode=0o711, exist_ok=True)
-        _make_open_directory(self.root, key.namespace, key.directory.partition("/")[2])
+        allocate_checkpoint_place(str(self.root), key.namespace, key.name, key.uid)
         folder = _make_open_directory(self.root, key.directory, f"rank-{rank}")
         with untrusted_directory(self.root, folder) as directory:
             for old in ("json", "abandoned"):
@@ -287,11 +329,10 @@ def _is_marked_abandoned(directory: int, step: int, names: set[str]) -> bool:
         return False
 
 
-def hash_file_so_far(path: Path) -> tuple[int, hashlib._Hash]:
+def hash_file_so_far(fd: int) -> tuple[int, hashlib._Hash]:
     """How much is there, and its digest so far."""
     digest, size = hashlib.sha256(), 0
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
+    while chunk := os.pread(fd, CHUNK, size):
+        digest.update(chunk)
+        size += len(chunk)
     return size, digest

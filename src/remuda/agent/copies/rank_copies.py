@@ -23,7 +23,6 @@ import structlog
 
 from remuda.agent.copies.copy_ports import (
     CheckpointFiles,
-    CopyMark,
     CopyNodeGone,
     CopyRefused,
     CopySourceGone,
@@ -46,6 +45,7 @@ from remuda.core.training.checkpoint_copies import (
 )
 from remuda.core.training.kept_checkpoints import unused_training_resume_consent
 from remuda.launch.protocol import MAX_TEXT, READY, RUNNING
+from remuda.link.copy_wire import CopyMark
 from remuda.link.progress_board import Heartbeat
 
 log = structlog.get_logger(__name__)

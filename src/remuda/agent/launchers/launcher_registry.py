@@ -28,7 +28,7 @@ from remuda.agent.launchers.launcher_processes import LauncherProcess
 from remuda.agent.launchers.launcher_state import LauncherRecord
 from remuda.agent.launchers.log_tails import LauncherLogTails
 from remuda.api.devices import LauncherReport
-from remuda.api.training import TrainingJob
+from remuda.api.training import Member, TrainingJob
 from remuda.core.health.own_stalls import OwnStalls
 from remuda.kube.runtime.informer import Informer
 from remuda.kube.runtime.leader import suspend_aware_lease_clock_s
@@ -67,7 +67,7 @@ class LauncherRegistry:
         self.links = LauncherConnections(node, self._hear, self._lose)
         self.log_ends: LauncherLogTails | None = None  # where the end of a log is that launchers cannot read themselves
         self.copies: LauncherCopies | None = (
-            None  # who brings checkpoints to other nodes; None = nodes share a directory
+            None  # who brings checkpoints to other nodes; None = they share a directory
         )
         self.has_shared_root = False  # all nodes have one directory for the checkpoints of jobs that name none
         self.sees_places = True  # False: checkpoint paths are inside containers, and only those can tell
@@ -145,13 +145,10 @@ class LauncherRegistry:
         return sorted([*found, *self._inherited.values()], key=lambda report: (report.pod, report.uid))
 
     def _dressed(self, known: LauncherRecord, report: LauncherReport) -> LauncherReport:
-        job = self._job_of(known) if self.copies is not None else None
-        member = barrier_orders.launcher_registry_roster(job).get(known.uid) if job is not None else None
         if self.has_shared_root:
             return msgspec.structs.replace(report, shared=True)
-        if self.copies is None or job is None or member is None:
-            return report
-        return self.copies.dressed(job, member, report)
+        care = self._care_of(known)
+        return care[0].dressed(*care[1:], report) if care is not None else report
 
     def copies_changed(self) -> None:
         """What is known of copies is not what it was: reports and orders may be others."""
@@ -165,11 +162,14 @@ class LauncherRegistry:
             self._board.report(beat)
 
     def _beat_of_copies(self, known: LauncherRecord, beat: Beat) -> Beat:
+        care = self._care_of(known)
+        return care[0].heard(*care[1:], beat) if care is not None else beat
+
+    def _care_of(self, known: LauncherRecord) -> tuple[LauncherCopies, TrainingJob, Member] | None:
+        """Who looks after the checkpoints of its rank, and which rank that is; None when nobody does, or it has none."""
         job = self._job_of(known) if self.copies is not None else None
         member = barrier_orders.launcher_registry_roster(job).get(known.uid) if job is not None else None
-        if self.copies is None or job is None or member is None:
-            return beat
-        return self.copies.heard(job, member, beat)
+        return None if self.copies is None or job is None or member is None else (self.copies, job, member)
 
     def welcome(self, new: LauncherRecord) -> None:
         """A pod's launcher may speak from now on."""
@@ -344,20 +344,18 @@ class LauncherRegistry:
         known = self._records.get(uid)
         if known is None or not known.connected:
             return
-        job = self._job_of(known)
-        directory, fault, is_complete, member = "", None, True, None
+        job, care = self._job_of(known), self._care_of(known)
+        is_complete = care is None or care[0].has_checkpoints(*care[1:])
+        directory, fault = "", None
         if job is not None:
-            member = barrier_orders.launcher_registry_roster(job).get(uid)
-            if self.copies is not None and member is not None:
-                is_complete = self.copies.has_checkpoints(job, member)
             directory = barrier_orders.checkpoint_dir_for_launchers(job, self._checkpoint_root)
             fault = self._places.fault(directory, job.status.attempt) if self.sees_places else ""
         may_start = not self._is_fenced
         site = barrier_orders.BarrierSite(directory, fault, self._env_of, may_start, is_complete)
         orders = barrier_orders.plan_launcher_barrier_orders(job, known, site, self._clock())
         self._keep(orders.launcher, orders.transition)
-        if self.copies is not None and isinstance(orders.message, Start) and job is not None and member is not None:
-            self.copies.started(job, member)
+        if care is not None and isinstance(orders.message, Start):
+            care[0].started(*care[1:])
         if orders.message is not None:
             self.links.send(uid, orders.message)
         if orders.check and job is not None:

@@ -157,7 +157,7 @@ if TYPE_CHECKING:
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="Checkpoints and copies of a job outlive it for so long.",
+    help="Checkpoints and copies of a job outlive it for so long; without end with --shared-checkpoints.",
 )
 @click.option(
     "--shared-checkpoints",
@@ -205,6 +205,7 @@ def agent(
 
     from remuda.agent.allocation.mig_slicing import parse_mig_slicing
     from remuda.agent.copies.copy_store import CopyLimits
+    from remuda.api.errors import Refusal
     from remuda.cli.errors import Failed
     from remuda.cli.program_logs import show_program_logs
     from remuda.runtime.copies_endpoint import CopyConfig, parse_copies_endpoint_bytes
@@ -218,6 +219,13 @@ def agent(
     from remuda.runtime.node_name_check import NodeNotFound
     from remuda.runtime.peer_endpoint import PeerConfig
 
+    if keep_launcher and not uninstall:
+        raise Refusal(
+            "ContradictingOptions",
+            "--keep-launcher is about --uninstall.",
+            "Add --uninstall, or leave it out.",
+            "keep-launcher",
+        )
     if uninstall:
         from remuda.runtime.agent_files import remove_agent_files
 

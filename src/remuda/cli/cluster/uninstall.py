@@ -63,9 +63,17 @@ def uninstall(
     """
     import time
 
+    from remuda.api.errors import Refusal
     from remuda.core.uninstall.uninstall_plan import plan_uninstall, what_stays
     from remuda.runtime.uninstall import Uninstall, UninstallOptions
 
+    if image and keep_node_files:
+        raise Refusal(
+            "ContradictingOptions",
+            "--keep-node-files cleans no node, so --image has no use.",
+            "Leave one out.",
+            "image",
+        )
     options = UninstallOptions(system, delete_jobs, not keep_node_files, image, timeout_s)
 
     async def run() -> int:

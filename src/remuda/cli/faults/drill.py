@@ -34,7 +34,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEADLINE_S = 40.0  # a manager refuses after 20 s what no agent took
 NOTE_AFTER_S = 2.0
-UNDER_WAY = ("Pending", "Running")
 
 
 @click.group(cls=CommandGroup)
@@ -257,7 +256,7 @@ async def _check_device_option(node: Any, spec: DrillSpec) -> None:
 async def _await_drill(cluster: Cluster, made: Drill, phase: str = "") -> Drill:
     """The drill once it was carried out or refused; with `phase`, once it has got that far. A drill that nobody has taken by then
     is withdrawn: it must not happen later, when nobody expects it."""
-    from remuda.api.drills import Drill
+    from remuda.api.drills import UNDER_WAY, Drill
     from remuda.api.selectors import parse_api_field_selector
     from remuda.cli.errors import Failed
 
@@ -282,7 +281,7 @@ async def _await_drill(cluster: Cluster, made: Drill, phase: str = "") -> Drill:
         raise Failed(
             "NobodyTookIt",
             f"Nobody carried out drill {made.name} within {DEADLINE_S:g} s. It is withdrawn; nothing was broken.",
-            "Check that the node's agent runs: `remuda status`.",
+            "Look at the log of the node's agent, or at `remuda status` where `remuda up` runs the node.",
         )
     if withdrawn.status.phase in UNDER_WAY:
         words = f"Drill {made.name} was begun, and there was no answer within {DEADLINE_S:g} s."
@@ -312,5 +311,5 @@ async def _withdraw_drill(cluster: Cluster, made: Drill) -> Drill | None:
 
 def _note_waiting(made: Drill) -> None:
     spec = made.spec
-    where = f"{spec.node}" if spec.node else f"pod {spec.namespace}/{spec.pod}"
+    where = spec.node or f"pod {spec.namespace}/{spec.pod}"
     click.echo(f"note: waiting for {where} to answer drill {made.name} (up to {DEADLINE_S:g} s)", err=True)

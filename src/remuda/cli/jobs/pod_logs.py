@@ -26,7 +26,6 @@ from remuda.kube.client.rest_paths import rest_path
 from remuda.kube.client.transport import Request
 
 LASTING_S = 24 * 3600.0  # a followed log; the API server ends it sooner or later
-AT_A_TIME = 16
 
 Render = Callable[[str, int | None, bytes], str]  # pod, rank, line
 

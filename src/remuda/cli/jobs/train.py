@@ -28,6 +28,7 @@ from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
     from remuda.api.devices import NodeDevices
+    from remuda.api.kubernetes.core_v1 import Node
     from remuda.api.training import TrainingJob
     from remuda.cli.jobs.manifest import JobRequest
     from remuda.kube.cluster import Cluster
@@ -151,14 +152,15 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
 
     async def act() -> int:
         async with _connect_if_needed(session, needed=not dry_run) as cluster:
-            job, note = (from_file, "") if from_file else await _complete_job(cluster, asked, flags, name)
-            ledgers = await _check_before_create(session, cluster, job)
-            stuck = await _why_it_cannot_start(cluster, job)
+            known = await _read_machines(cluster)
+            job, note = (from_file, "") if from_file else await _complete_job(cluster, known, asked, flags, name)
+            await _check_before_create(session, cluster, known, job)
+            stuck = _why_it_cannot_start(known, job)
             notes = (
                 note,
                 stuck,
                 _earlier_checkpoints_note(session, job),
-                _unshared_checkpoints_note(session, job, ledgers),
+                _unshared_checkpoints_note(session, job, known),
             )
             for line in filter(None, notes):
                 click.echo(f"note: {line}", err=True)
@@ -268,7 +270,7 @@ def _read_flags(session: Session, flags: TrainFlags, name: str, command: Sequenc
 
 
 async def _complete_job(
-    cluster: Cluster | None, asked: JobRequest, flags: TrainFlags, name: str
+    cluster: Cluster | None, known: KnownMachines, asked: JobRequest, flags: TrainFlags, name: str
 ) -> tuple[TrainingJob, str]:
     """With what only the cluster can tell: a free name, and whether a rack can hold the gang. And a note to the user."""
     import random
@@ -280,7 +282,7 @@ async def _complete_job(
         asked = msgspec.structs.replace(asked, name=derive_job_name(asked.command, taken, random.Random()))
     note = ""
     if flags.topology is None and cluster is not None:
-        label, note = await _default_topology(cluster, asked)
+        label, note = _default_topology(known, asked)
         asked = msgspec.structs.replace(asked, topology=label)
     return build_job(asked), note
 
@@ -291,37 +293,43 @@ async def _job_names(cluster: Cluster | None, namespace: str) -> set[str]:
     return {j.name for j in (await cluster.list(TrainingJob, namespace)).items} if cluster is not None else set()
 
 
-async def _default_topology(cluster: Cluster, asked: JobRequest) -> tuple[str, str]:
+class KnownMachines(msgspec.Struct, frozen=True):
+    """None: the API does not show them, or there is no cluster."""
+
+    nodes: Sequence[Node] | None = None
+    ledgers: Sequence[NodeDevices] | None = None
+
+
+async def _read_machines(cluster: Cluster | None) -> KnownMachines:
     from remuda.api.devices import NodeDevices
     from remuda.api.kubernetes.core_v1 import Node
     from remuda.cli.allowed import list_if_allowed
+
+    if cluster is None:
+        return KnownMachines()
+    return KnownMachines(await list_if_allowed(cluster, Node), await list_if_allowed(cluster, NodeDevices))
+
+
+def _default_topology(known: KnownMachines, asked: JobRequest) -> tuple[str, str]:
     from remuda.cli.jobs.preflight import preflight_default_topology
     from remuda.runtime.up_config import RACK_LABEL
 
-    nodes, devices = await list_if_allowed(cluster, Node), await list_if_allowed(cluster, NodeDevices)
-    if nodes is None or devices is None:
+    if known.nodes is None or known.ledgers is None:
         return "", "You may not list the cluster's nodes and devices, so no rack is asked for. --topology names one."
-    return preflight_default_topology(asked.replicas, asked.spares, asked.gpus, RACK_LABEL, nodes, devices)
+    return preflight_default_topology(asked.replicas, asked.spares, asked.gpus, RACK_LABEL, known.nodes, known.ledgers)
 
 
-async def _why_it_cannot_start(cluster: Cluster | None, job: TrainingJob) -> str:
-    from remuda.api.devices import NodeDevices
-    from remuda.api.kubernetes.core_v1 import Node
-    from remuda.cli.allowed import list_if_allowed
+def _why_it_cannot_start(known: KnownMachines, job: TrainingJob) -> str:
     from remuda.cli.jobs.preflight import preflight_job_wait_reason
 
-    if cluster is None:
+    if known.nodes is None or known.ledgers is None:
         return ""
-    nodes, devices = await list_if_allowed(cluster, Node), await list_if_allowed(cluster, NodeDevices)
-    return preflight_job_wait_reason(job, nodes, devices) if nodes is not None and devices is not None else ""
+    return preflight_job_wait_reason(job, known.nodes, known.ledgers)
 
 
 async def _check_before_create(
-    session: Session, cluster: Cluster | None, job: TrainingJob
-) -> Sequence[NodeDevices] | None:
-    """What is known of the nodes; None = nothing."""
-    from remuda.api.devices import NodeDevices
-    from remuda.cli.allowed import list_if_allowed
+    session: Session, cluster: Cluster | None, known: KnownMachines, job: TrainingJob
+) -> None:
     from remuda.cli.jobs import preflight
 
     if session.is_real:
@@ -333,16 +341,14 @@ async def _check_before_create(
         preflight.preflight_job_checkpoint(job)
     if cluster is None:
         click.echo("note: No cluster is running, so the job was checked but not its place in the cluster.", err=True)
-        return None
-    ledgers = await list_if_allowed(cluster, NodeDevices)
-    if ledgers is not None:
-        preflight.preflight_job_gpus(job, ledgers)
+        return
+    if known.ledgers is not None:
+        preflight.preflight_job_gpus(job, known.ledgers)
     else:
         words = "You may not list the cluster's devices, so whether it has such GPUs was not checked."
         click.echo(f"note: {words}", err=True)
     if job.name in await _job_names(cluster, job.namespace):
         raise preflight.job_name_taken(job)
-    return ledgers
 
 
 def _earlier_checkpoints_note(session: Session, job: TrainingJob) -> str:
@@ -354,7 +360,7 @@ def _earlier_checkpoints_note(session: Session, job: TrainingJob) -> str:
     return f"Found checkpoints in {place}: training continues from them. Delete them to start from step 0."
 
 
-def _unshared_checkpoints_note(session: Session, job: TrainingJob, ledgers: Sequence[NodeDevices] | None) -> str:
+def _unshared_checkpoints_note(session: Session, job: TrainingJob, known: KnownMachines) -> str:
     """Real nodes have a disk each; those of a cluster that `remuda up` runs are one machine."""
     from remuda.api.checkpoint_volume import (
         missing_checkpoint_volume_text,
@@ -364,7 +370,8 @@ def _unshared_checkpoints_note(session: Session, job: TrainingJob, ledgers: Sequ
 
     if not session.is_real or not spec_lacks_checkpoint_volume(job.spec):
         return ""
-    takers = sum(bool(ledger.observed.door) for ledger in ledgers or ())
+    ledgers = known.ledgers or ()
+    takers = sum(bool(ledger.observed.door) for ledger in ledgers)
     if ledgers and takers < len(ledgers) and not job.spec.checkpoint.path:
         return uncopied_nodes_text(takers, len(ledgers))
     return missing_checkpoint_volume_text(job.spec)

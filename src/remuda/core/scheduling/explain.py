@@ -124,7 +124,8 @@ def _no_agent_refusal(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal 
     return Refusal(
         NO_AGENT,
         f"No node that could take the job's pods has a live Remuda agent ({names}).",
-        "Label the nodes (kubectl label node NAME remuda.dev/agent=true) and look after their agents: `remuda nodes`.",
+        "Label the nodes (kubectl label node NAME remuda.dev/agent=true) and look at their agents' pods: "
+        "kubectl get pods -A -o wide -l app.kubernetes.io/name=remuda-agent.",
     )
 
 

@@ -38,8 +38,9 @@ def job_restart_at(ctx: PlanningContext) -> float | None:
     )
     if not before:
         return None
-    pause = min(RESTART_FIRST_S * 2.0 ** min(before - 1, 16), ctx.spec.failure.backoff_max_seconds)
-    return to_seconds(last.detected_at) + pause
+    return to_seconds(last.detected_at) + _growing_pause_s(
+        RESTART_FIRST_S, before, ctx.spec.failure.backoff_max_seconds
+    )
 
 
 def training_launcher_retry_at(ctx: PlanningContext, reason: str) -> float | None:
@@ -48,7 +49,11 @@ def training_launcher_retry_at(ctx: PlanningContext, reason: str) -> float | Non
         return None
     in_a_row = takewhile(lambda r: r.reason in LAUNCHER_TROUBLES, reversed(ctx.status.recoveries))
     tries = max(1, sum(1 for _ in in_a_row))
-    return ctx.now + min(RESTART_FIRST_S * 2.0 ** min(tries - 1, 16), ctx.spec.failure.backoff_max_seconds)
+    return ctx.now + _growing_pause_s(RESTART_FIRST_S, tries, ctx.spec.failure.backoff_max_seconds)
+
+
+def _growing_pause_s(first_s: float, tries: int, most_s: float) -> float:
+    return min(first_s * 2.0 ** min(tries - 1, 16), most_s)
 
 
 # -- pods that the API refused -----------------------------------------------------------------------------------------
@@ -69,7 +74,7 @@ def pod_create_wait_s(refused: PodCreateBackoff | None, now: float) -> float | N
 
 def next_training_pod_backoff(before: PodCreateBackoff | None, message: str, now: float) -> PodCreateBackoff:
     tries = before.tries + 1 if before is not None else 1
-    return PodCreateBackoff(message, tries, now + min(CREATE_FIRST_S * 2.0 ** min(tries - 1, 16), CREATE_MAX_S))
+    return PodCreateBackoff(message, tries, now + _growing_pause_s(CREATE_FIRST_S, tries, CREATE_MAX_S))
 
 
 def is_new_training_pod_refusal(before: PodCreateBackoff | None, after: PodCreateBackoff) -> bool:

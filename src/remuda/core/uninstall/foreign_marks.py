@@ -29,8 +29,8 @@ from remuda.api.names import (
 from remuda.core.foreign.device_failures import DEVICE_FAILED
 from remuda.core.foreign.refused_pods import ADMISSION_REJECTED, PLACED
 from remuda.core.remedies.idle_devices import DEVICE_IDLE
+from remuda.core.training.spare_lending import DEVICE_RECALLED
 
-DEVICE_RECALLED = "DeviceRecalled"  # of a borrower: see core.training.spare_lending
 POD_ANNOTATIONS = (ANNOTATION_DEVICES, ANNOTATION_REJECTIONS, ANNOTATION_RETRY_OF)
 POD_CONDITIONS = (DEVICE_FAILED, ADMISSION_REJECTED, PLACED, DEVICE_IDLE, DEVICE_RECALLED)
 JOB_ANNOTATIONS = (ANNOTATION_FORGIVEN, ANNOTATION_FAILED_BECAUSE)

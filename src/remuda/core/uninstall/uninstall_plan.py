@@ -18,6 +18,7 @@ import msgspec
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.meta import JsonObject, KObject, Resource
+from remuda.api.names import SCHEDULER
 from remuda.api.training import TrainingJob
 from remuda.core.health.agent_liveness import node_of_liveness_lease
 from remuda.core.uninstall.foreign_marks import (
@@ -31,7 +32,6 @@ from remuda.core.uninstall.foreign_marks import (
 from remuda.core.uninstall.installed_objects import SYSTEM, InstalledObject, installed_objects, workloads_to_uninstall
 
 STOP, MARKS, WORKLOADS, REST = "stop", "marks", "workloads", "rest"
-SCHEDULER = "remuda"
 
 
 class UninstallObserved(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,8 @@ E = TypeVar("E")
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
+MAX_KUBECONFIG = 4 << 20  # characters
+
 
 class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab"):
     server: str | None = None
@@ -171,7 +173,8 @@ def merge_kubeconfigs(paths: Iterable[Path], *, must_exist: bool = False) -> Kub
     for given in paths:
         path = given.expanduser().absolute()
         try:
-            text = path.read_text(encoding="utf-8")
+            with path.open(encoding="utf-8") as file_text:
+                text = file_text.read(MAX_KUBECONFIG + 1)
         except FileNotFoundError:
             if not must_exist:
                 continue
@@ -180,6 +183,9 @@ def merge_kubeconfigs(paths: Iterable[Path], *, must_exist: bool = False) -> Kub
             why = error.strerror if isinstance(error, OSError) else "it is not text"
             fix = "Correct its permissions or name another file."
             raise Refusal("KubeconfigUnreadable", f"{path} cannot be read: {why}.", fix) from None
+        if len(text) > MAX_KUBECONFIG:
+            said = f"{path} cannot be read: it has more than {MAX_KUBECONFIG >> 20} MiB, which no kubeconfig has."
+            raise Refusal("KubeconfigUnreadable", said, "Name another file.")
         file = parse_kubeconfig(text, path)
         found.append(path)
         for cluster in file.clusters or ():
@@ -200,6 +206,8 @@ def parse_kubeconfig(text: str, path: Path) -> ConfigFile:
         where = f" at line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "it cannot be read"
         raise Refusal("InvalidKubeconfig", f"{path} is not YAML{where}: {problem}.", "Correct the file.") from None
+    except RecursionError:
+        raise Refusal("InvalidKubeconfig", f"{path} is nested too deeply.", "Correct the file.") from None
     if body is None:
         return ConfigFile()
     try:

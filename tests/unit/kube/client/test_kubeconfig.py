@@ -297,3 +297,12 @@ def test_a_name_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) ->
 )
 def test_what_cannot_work_is_refused(tmp_path: Path, fields: dict[str, Any], reason: str, said: str) -> None:
     assert said in refused(write(tmp_path / "config", changed(**fields)), reason).message
+
+
+def test_a_file_without_end_or_bottom_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text("[" * 100_000)
+    assert "nested too deeply" in refused(path, "InvalidKubeconfig").message
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    assert "MiB" in refused(path, "KubeconfigUnreadable").message

@@ -65,10 +65,6 @@ class StoredObject:
             return found[1]
         return cast(K, self._decoded[1])
 
-    @property
-    def has_more_than_bytes(self) -> bool:
-        return self._body is not None or self._decoded is not None
-
     def keep_only_bytes(self) -> None:
         """Whoever asks for another form of it later has it made anew. Threads may be reading it."""
         self._raw = self.raw
