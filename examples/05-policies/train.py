@@ -8,7 +8,7 @@ import time
 
 import remuda_train as remuda
 
-STEPS = int(os.environ.get("POLICIES_STEPS", "300"))
+STEPS = int(os.environ.get("POLICIES_STEPS", "3000"))
 STEP_SECONDS = float(os.environ.get("POLICIES_STEP_SECONDS", "0.1"))
 
 

@@ -34,6 +34,7 @@ def test_every_promise_holds_when_kubectl_submits_the_job(tmp_path: Path) -> Non
     remedies = re.findall(r"^\(([abcd])\) .*?(RestartInPlace|PromoteSpare|ReplacePod)", said, re.MULTILINE)
     assert remedies == [("a", "RestartInPlace"), ("b", "PromoteSpare"), ("c", "ReplacePod"), ("d", "PromoteSpare")]
     assert re.search(r"named after \d+ steps: Rank 6 of default/demo \(pod \S+, node \S+\) takes [\d.]+ x", said), said
+    assert "(d) counts from the swap at a checkpoint" in said.partition("Measured in this run")[2], said
     listed = said.partition("$ remuda incidents")[2]
     assert re.search(r"^dev-\S+ .*SlowRank", listed, re.MULTILINE), said
     assert len(re.findall(r"^dev-", listed, re.MULTILINE)) >= 4, said

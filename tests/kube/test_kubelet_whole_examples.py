@@ -65,6 +65,7 @@ def test_the_examples_run_as_written(remuda: Installed) -> None:
     remuda.remuda("train", "-f", str(EXAMPLES / "05-policies" / "job.yaml"))
     policies = remuda.see_job("policies", "steps and a checkpoint", step=20, checkpointStep=10)
     assert len(policies["members"]) == 2
+    remuda.remuda("delete", "policies")
 
     # Its image has PyTorch, which this one has not: taken, and no more.
     said = remuda.kubectl("apply", "--dry-run=server", "-f", str(EXAMPLES / "06-torchrun" / "job.yaml"))

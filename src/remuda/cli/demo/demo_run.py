@@ -43,6 +43,7 @@ UNSAVED_STEPS, CALM_STEPS = 4, 24  # how far training gets between two faults
 SLOWER = 3.0
 TRAIN = Path(__file__).with_name("train.py")
 
+SLOW_FOOTNOTE = "(d) counts from the swap at a checkpoint; until then the job trained slowly."
 NEXT = """
 Now try it yourself (put .venv/bin on your PATH first):
   remuda up --detach
@@ -338,6 +339,7 @@ class Demo:
     def _finale(self) -> None:
         job = self._job()
         self._console.print(render_demo_recoveries(self._rows))
+        self._console.print(SLOW_FOOTNOTE, highlight=False)
         width = max(40, min(100, self._console.width - 6))
         self._console.print(render_demo_timeline(job, self._letters, time.time(), width))
         lost = ", ".join(
