@@ -210,7 +210,7 @@ def parse_kubeconfig(text: str, path: Path) -> ConfigFile:
         raise Refusal("InvalidKubeconfig", f"{path} is nested too deeply.", "Correct the file.") from None
     if body is None:
         return ConfigFile()
-    kind = body.get("kind", "Config") if isinstance(body, dict) else "Config"
+    kind = (body.get("kind") if isinstance(body, dict) else None) or "Config"
     if kind != "Config":
         said = f"{path} holds {_with_article(str(kind))}, not a kubeconfig."
         raise Refusal("NotAKubeconfig", said, "Name the file of a cluster after --kubeconfig or in $KUBECONFIG.")

@@ -257,6 +257,7 @@ def test_a_name_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) ->
     assert refused(path, "ContextNotFound", "mian").fix == "Did you mean `main`?"
     assert refused(path, "ContextNotFound", "zzz").fix == "There is main."
     empty = write(tmp_path / "empty", "")
+    assert "main" in load(write(tmp_path / "kindless", {**CONFIG, "kind": None})).context
     assert refused(empty, "NoCurrentContext").message == f"{empty} has no contexts."
     assert "(main)" in refused(write(tmp_path / "current", {**CONFIG, "current-context": ""}), "NoCurrentContext").fix
     assert "west" in refused(write(tmp_path / "c", changed(context={"cluster": "west"})), "ClusterNotFound").message
