@@ -135,6 +135,14 @@ class RootCommand(CommandGroup):
                 formatter.write_dl([(name.ljust(width), line) for name, (_, line) in section.items()])
 
 
+def _print_version(ctx: click.Context, _param: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        from remuda import __version__
+
+        click.echo(f"remuda {__version__}")
+        ctx.exit()
+
+
 @click.group(
     cls=RootCommand, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
@@ -147,6 +155,14 @@ class RootCommand(CommandGroup):
 )
 @click.option("--context", metavar="NAME", help="A context of the kubeconfig other than the current one.")
 @click.option("-n", "--namespace", metavar="NAME", help="Namespace of the jobs.  [default: default]")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version of this program.",
+)
 @click.pass_context
 def cli(
     ctx: click.Context, state: Path | None, kubeconfig: Path | None, context: str | None, namespace: str | None

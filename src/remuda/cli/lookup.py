@@ -39,6 +39,12 @@ def job_not_found(name: str, namespace: str, names: list[str]) -> Refusal:
     )
 
 
+async def job_not_named(cluster: Cluster, namespace: str) -> Refusal:
+    jobs = sorted((await cluster.list(TrainingJob, namespace)).items, key=lambda j: (j.is_finished, j.name))
+    fix = nearest_name_hint("", [j.name for j in jobs], "There are no jobs: start one with `remuda train`.")
+    return Refusal("MissingArgument", "`remuda job` needs `NAME`.", fix)
+
+
 async def find_node(cluster: Cluster, name: str) -> NodeDevices:
     try:
         return await cluster.get(NodeDevices, name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -76,6 +76,24 @@ def plain_table(*columns: str, right: Iterable[str] = (), tight: bool = False, w
             overflow="fold" if is_broken else "ellipsis",
         )
     return table
+
+
+def columns_too_many(cells: Mapping[str, Sequence[str]], order: Sequence[str], width: int, gap: int) -> list[str]:
+    """Which columns a terminal has no room for when nothing is folded or cut; those of `order` go, the first one first."""
+    from rich.cells import cell_len
+
+    widths = {name: max(map(cell_len, (name, *texts))) + gap for name, texts in cells.items()}
+    gone: list[str] = []
+    for name in order:
+        if sum(widths.values()) - gap <= width:
+            break
+        if widths.pop(name, None) is not None:
+            gone.append(name)
+    return gone
+
+
+def columns_left_out_note(names: Sequence[str]) -> str:
+    return f"Columns left out: {', '.join(names)}. Widen the terminal, or -o wide."
 
 
 def is_document_output_form(form: str) -> bool:

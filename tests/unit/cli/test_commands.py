@@ -232,3 +232,34 @@ def test_a_traceback_only_when_asked_for(monkeypatch: pytest.MonkeyPatch, busy: 
     monkeypatch.setenv("REMUDA_DEBUG", "1")
     with pytest.raises(ValueError, match="odd"):
         busy.run("jobs")
+
+
+def test_a_job_that_is_not_named_is_answered_with_those_there_are(busy: Cli, cli: Cli) -> None:
+    said = "error: MissingArgument: `remuda job` needs `NAME`. "
+    assert busy.run("job").err == f"{said}Choose from: hello.\n"
+    assert busy.run("-n", "other", "job").err == f"{said}There are no jobs: start one with `remuda train`.\n"
+
+
+def test_the_version_is_printed_as_an_option_too(cli: Cli) -> None:
+    result = cli.run("--version")
+    assert (result.code, result.out, result.err) == (0, cli.run("version").out, "")
+    assert result.out.startswith("remuda ")
+
+
+def test_a_name_alone_is_nothing_to_explain(busy: Cli) -> None:
+    result = busy.run("explain", "hello")
+    assert result.code == 2
+    assert result.err == (
+        "error: UnknownCommand: There is nothing to explain called `hello`. A pod: remuda explain pod POD "
+        "(remuda job hello lists those of a job).\n"
+    )
+
+
+def test_a_pod_that_was_replaced_is_answered_with_the_pods_of_its_job(busy: Cli) -> None:
+    gone = busy.run("explain", "pod", "hello-worker-1")
+    assert gone.code == 2
+    assert gone.err == (
+        "error: PodNotFound: Namespace default has no pod `hello-worker-1`: it is gone, or there never was one. "
+        "The pods of hello now: hello-worker-0,2..4.\n"
+    )
+    assert busy.run("explain", "pod", "helo-worker-0").err.endswith("Did you mean `hello-worker-0`?\n")

@@ -210,3 +210,21 @@ def test_a_quarantine_of_a_sliced_device_names_who_holds_a_slice(tmp_path: Path)
     moved = replace(web, spec=replace(web.spec, node_name="node-02"))
     cli = Cli(tmp_path, [*there, a_node(2), a_sliced_node(), moved])
     assert quarantine(cli, node="node-02")[1].startswith("  pod team/web is deleted")
+
+
+def test_a_release_without_a_device_lists_what_can_be_released(cli: Answering) -> None:
+    said = "error: NothingToRelease: Which device of node-01 is meant? "
+    assert cli.run("release", "node-01").err == f"{said}Nothing is quarantined or withheld on node-01.\n"
+    cli.run("quarantine", "node-01", "gpu-1", "--why", "it smokes")
+    assert "release node-01 gpu-1`.\n" in cli.run("release", "node-01").err
+    both = cli.run("release", "node-01", "gpu-1", "--resource", "nvidia.com/gpu")
+    assert (both.code, "not both" in both.err) == (2, True)
+
+
+@pytest.mark.parametrize("why", [[], ["--why", " "]])
+def test_a_quarantine_without_a_reason_is_told_the_line_to_type(cli: Answering, why: list[str]) -> None:
+    refused = cli.run("quarantine", "node-01", "gpu-1", *why)
+    assert refused.code == 2
+    assert refused.err.startswith("error: ReasonMissing: A quarantine needs a reason. Add why: remuda ")
+    assert refused.err.endswith('quarantine node-01 gpu-1 --why "smells burnt"\n')
+    assert not node(cli).quarantine

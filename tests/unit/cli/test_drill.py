@@ -76,7 +76,7 @@ def test_targets_named_by_node() -> None:
         (("process-kill", "hello", "--rank", "7"), "RankNotFound", "Ranks: 0-2."),
         (("process-kill", "hello"), "NoTarget", "--rank (0 to 2) or --spare"),
         (("process-kill", "helo", "--rank", "1"), "JobNotFound", "Did you mean `hello`?"),
-        (("process-kill", "ended", "--rank", "1"), "JobFinished", "has ended (Succeeded)"),
+        (("process-kill", "ended", "--rank", "1"), "JobFinished", "has ended (Succeeded). Start a new job"),
         (("process-kill", "early", "--rank", "1"), "NotPlaced", "Wait until it runs"),
         (("process-hang", "early", "--spare"), "NoSpare", "--spares N"),
         (("device-fail", "hello", "--rank", "1", "--device", "gpu-9"), "NotItsDevice", "It holds: gpu-0"),

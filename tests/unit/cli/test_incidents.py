@@ -92,6 +92,14 @@ def test_a_narrow_terminal_cuts_nothing() -> None:
     assert any(line.startswith(DEVICE) and "Xid79" in line for line in lines)
 
 
+def test_a_narrow_terminal_says_which_columns_are_left_out(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = "Columns left out: WHERE, GPU-H. Widen the terminal, or -o wide.\n"
+    assert "left out" not in cli.run("incidents").out
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run("incidents", tty=True).out.endswith(note)
+    assert "left out" not in cli.run("incidents", "-o", "wide", tty=True).out
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [

@@ -7,7 +7,7 @@ import pytest
 
 from remuda.api.kubernetes.core_v1 import ContainerState, ContainerStateWaiting, ContainerStatus, PodStatus
 from remuda.api.meta import Condition, ObjectMeta
-from remuda.api.training import Borrower, Budgets, Failure, Loan, Member, TrainingJob
+from remuda.api.training import Borrower, Budgets, Failure, Loan, Member, Progress, TrainingJob
 from remuda.cli.jobs.job_screen import JobPicture, member_state_text, render_job, render_jobs, take_job_screen_picture
 from tests.unit.cli.scenes import NOW, a_job, a_node, a_pod, a_report, at, devices_of_node, pods, text_of
 
@@ -37,13 +37,32 @@ def test_jobs_fit_eighty_columns() -> None:
     )
 
 
-def test_long_reasons_fold_and_numbers_stay_whole() -> None:
-    job = a_job("a-rather-long-name-of-a-job", phase="Recovering", reason="CheckpointPathNotWritable")
-    screen = text_of(render_jobs([job], NOW, 80), 80)
-    assert all(len(line) <= 80 for line in screen.splitlines())
-    assert "Recovering" in screen
-    assert "97.1%" in screen
-    assert [line.split()[-1] for line in screen.splitlines()[1:3]] == ["CheckpointPat", "hNotWritable"], screen
+def test_a_narrow_terminal_keeps_names_and_reasons_whole_and_says_which_columns_it_has_no_room_for() -> None:
+    job = a_job(
+        "training-of-four", phase="Failed", reason="RuleFailed", progress=Progress(140, 140, at(-3), 0.2, at(0), [])
+    )
+    lines = text_of(render_jobs([job], NOW, 80), 80).splitlines()
+    assert lines[1].split()[0] == "training-of-four"
+    assert lines[1].split()[-1] == "RuleFailed"
+    assert "SPARES" in lines[0]
+    assert len(lines) == 2, "all fits"
+
+    long = a_job("a-rather-long-name-of-a-job", phase="Recovering", reason="CheckpointPathNotWritable")
+    lines = text_of(render_jobs([long], NOW, 80), 80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[0].split() == ["NAME", "PHASE", "RANKS", "STEP", "REASON"]
+    assert lines[1].split() == ["a-rather-long-name-of-a-job", "Recovering", "3/3", "140", "CheckpointPathNotWritable"]
+    said = " ".join(lines[2:])
+    assert said == "Columns left out: SPARES, CKPT, ETTR, AGE, ATTEMPT. Widen the terminal, or -o wide."
+    assert "left out" not in text_of(render_jobs([long], NOW, 80, wide=True), 300)
+
+
+def test_the_widest_names_fold_and_lose_nothing() -> None:
+    job = a_job("n" * 63, phase="Recovering", reason="CheckpointPathNotWritable")
+    table, _, left_out = text_of(render_jobs([job], NOW, 80), 80).partition("Columns left out: ")
+    assert left_out
+    assert table.count("n") == 63 + "RecoveringCheckpointPathNotWritable".count("n")
+    assert "…" not in table
 
 
 def test_a_running_job_on_one_screen() -> None:

@@ -60,6 +60,9 @@ def test_a_job_that_has_ended_is_refused(tmp_path: Path) -> None:
     result = cli.run("resume", "hello")
     assert result.code == 2
     assert result.err.startswith("error: JobFinished: Job hello has ended (Failed).")
+    assert "with the same --checkpoint it continues" in result.err
+    done = Cli(tmp_path / "done", [*machines(), *pods(), a_job(phase="Succeeded")]).run("resume", "hello")
+    assert done.err.endswith("has ended (Succeeded). Start a new job with `remuda train`.\n")
 
 
 def test_the_flags_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
     from remuda.api.devices import NodeDevices, OrderAnswer
+    from remuda.api.errors import Refusal
     from remuda.kube.cluster import Cluster
 
 LOOK_S, LATE_S = 0.2, 2.0
@@ -95,7 +96,7 @@ def probe(session: Session, node: str, device: str, timeout: float) -> int:
 @click.command()
 @click.argument("node")
 @click.argument("device")
-@click.option("--why", required=True, metavar="TEXT", help="The reason; shown wherever the device is listed.")
+@click.option("--why", default="", metavar="TEXT", help="The reason, needed; shown wherever the device is listed.")
 @with_session
 def quarantine(session: Session, node: str, device: str, why: str) -> None:
     """Take a device out of use until it is released, whatever it reports. The pod that holds it is treated as if the device had
@@ -108,6 +109,9 @@ def quarantine(session: Session, node: str, device: str, why: str) -> None:
     from remuda.core.remedies.policies import BY_OPERATOR
     from remuda.kube.cluster import Preconditions
 
+    if not why.strip():
+        line = session.command_line(f'quarantine {node} {device} --why "smells burnt"')
+        raise Refusal("ReasonMissing", "A quarantine needs a reason.", f"Add why: {line}")
     order = QuarantineOrder(BY_OPERATOR, why, getpass.getuser(), to_time(session.clock()))
 
     async def run() -> list[str]:
@@ -169,7 +173,9 @@ def release(session: Session, node: str, device: str, resource: str, after_probe
     from remuda.api.errors import Refusal
     from remuda.kube.cluster import Preconditions
 
-    if bool(device) == bool(resource):
+    if not device and not resource:
+        raise asyncio.run(_nothing_named_for_release(session, node))
+    if device and resource:
         fix = "Use `remuda release NODE DEVICE` or `remuda release NODE --resource nvidia.com/gpu`."
         raise Refusal("NothingToRelease", "Name a device or a resource of the node, not both.", fix)
 
@@ -205,6 +211,19 @@ def release(session: Session, node: str, device: str, resource: str, after_probe
         return 1
     click.echo(f"{device} of {node} is released.")
     return 0
+
+
+async def _nothing_named_for_release(session: Session, node: str) -> Refusal:
+    from remuda.api.errors import Refusal
+    from remuda.cli.lookup import find_node
+
+    async with session.connect() as cluster:
+        found = await find_node(cluster, node)
+    lines = [f"{node} {device}" for device in sorted(found.quarantine)]
+    lines += [f"{node} --resource {resource}" for resource in sorted(found.withheld)]
+    kept = " or ".join(f"`{session.command_line(f'release {line}')}`" for line in lines)
+    fix = f"Write {kept}." if kept else f"Nothing is quarantined or withheld on {node}."
+    return Refusal("NothingToRelease", f"Which device of {node} is meant?", fix)
 
 
 async def _check_no_incident_keeps_it(cluster: Cluster, node: str, device: str, incident: str) -> None:

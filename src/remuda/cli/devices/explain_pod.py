@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from remuda.cli.output import is_document_output_form, output_option, plain_table, print_document, print_screen
-from remuda.cli.session import Session, with_session
+from remuda.cli.session import CommandGroup, Session, with_session
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from remuda.api.errors import Refusal
     from remuda.api.kubernetes.core_v1 import Pod
     from remuda.cli.devices.pod_start_steps import StartStep
 
@@ -72,7 +73,45 @@ def render_pod_steps(pod: Pod, steps: Sequence[StartStep], *, plain: bool = Fals
     return Group(title, Text(), table, Text(), last)
 
 
-@click.group()
+class ExplainGroup(CommandGroup):
+    """Whoever writes the name of a job here means its pods."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not ctx.resilient_parsing and self.get_command(ctx, name) is None and not name.startswith("-"):
+            from remuda.api.errors import Refusal
+
+            fix = f"A pod: remuda explain pod POD (remuda job {name} lists those of a job)."
+            raise Refusal("UnknownCommand", f"There is nothing to explain called `{name}`.", fix)
+        return super().resolve_command(ctx, args)
+
+
+def pod_not_found(name: str, namespace: str, pods: Sequence[Pod]) -> Refusal:
+    """A pod of a job that was replaced is not looked for by its spelling: the job's pods of now are named."""
+    from remuda.api.errors import Refusal
+    from remuda.api.names import LABEL_GANG
+    from remuda.cli.lookup import nearest_name_hint
+    from remuda.cli.text import compact_names
+
+    stem = name.rstrip("0123456789")
+    like = (p.labels.get(LABEL_GANG, "") for p in pods if stem != name and p.name.rstrip("0123456789") == stem)
+    job = next((gang for gang in like if gang), "")
+    if job:
+        now = compact_names(p.name for p in sorted(pods, key=_by_number) if p.labels.get(LABEL_GANG) == job)
+        said = f"Namespace {namespace} has no pod `{name}`: it is gone, or there never was one."
+        return Refusal("PodNotFound", said, f"The pods of {job} now: {now}.")
+    fix = nearest_name_hint(name, [p.name for p in pods], "It has none.")
+    return Refusal("PodNotFound", f"Namespace {namespace} has no pod `{name}`.", fix)
+
+
+def _by_number(pod: Pod) -> tuple[str, int]:
+    stem = pod.name.rstrip("0123456789")
+    return stem, int(pod.name.removeprefix(stem) or 0)
+
+
+@click.group(cls=ExplainGroup)
 def explain() -> None:
     """Say why a pod does not start, step by step: remuda explain pod NAME"""
 
@@ -87,11 +126,10 @@ def explain_pod_command(session: Session, name: str, form: str) -> int:
     Shows how long each step took, and which one is stuck and why. Exit code 1 when one is stuck.
     """
     from remuda.api.devices import NodeDevices
-    from remuda.api.errors import NotFound, Refusal
+    from remuda.api.errors import NotFound
     from remuda.api.kubernetes.core_v1 import Node, Pod
     from remuda.api.meta import to_time
     from remuda.cli.devices.pod_start_steps import StartStepState, explain_pod_start, stuck_start_step
-    from remuda.cli.lookup import nearest_name_hint
     from remuda.cli.output import make_console
     from remuda.core.state.pod_requests import is_extended_resource, requests_of_pod
 
@@ -100,9 +138,8 @@ def explain_pod_command(session: Session, name: str, form: str) -> int:
             try:
                 pod = await cluster.get(Pod, name, session.namespace)
             except NotFound:
-                names = [p.name for p in (await cluster.list(Pod, session.namespace)).items]
-                fix = nearest_name_hint(name, names, "It has none.")
-                raise Refusal("PodNotFound", f"Namespace {session.namespace} has no pod `{name}`.", fix) from None
+                pods = (await cluster.list(Pod, session.namespace)).items
+                raise pod_not_found(name, session.namespace, pods) from None
             nodes, devices = (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items
         asked = sorted(r for r in requests_of_pod(pod) if is_extended_resource(r))
         return pod, explain_pod_start(pod, asked, nodes, devices, to_time(session.clock()))

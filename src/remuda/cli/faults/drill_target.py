@@ -75,7 +75,7 @@ def pod_meant_by_drill_options(job: TrainingJob, target: DrillTarget) -> Member 
         raise Refusal(
             "JobFinished",
             f"`{job.name}` has ended ({status.phase}).",
-            "Start it again, or choose a running job from `remuda jobs`.",
+            "Start a new job with `remuda train`, or choose a running one from `remuda jobs`.",
         )
     if target.spare:
         found = next((s for s in status.spares if s.parked), next(iter(status.spares), None))

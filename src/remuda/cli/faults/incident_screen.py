@@ -113,9 +113,13 @@ def remedy_words(incident: Incident) -> str:
     return f"{last.action} {words.get(last.outcome, last.outcome.value)}"
 
 
-def render_incidents(incidents: Sequence[Incident], now: float, width: int = WIDE, *, wide: bool = False) -> Table:
+def incident_columns_left_out(width: int, *, wide: bool = False) -> tuple[str, ...]:
     """A narrow terminal gets neither place nor cost: the name says most of the one, `remuda incident` both."""
-    is_narrow = width < WIDE and not wide
+    return ("WHERE", "GPU-H") if width < WIDE and not wide else ()
+
+
+def render_incidents(incidents: Sequence[Incident], now: float, width: int = WIDE, *, wide: bool = False) -> Table:
+    is_narrow = bool(incident_columns_left_out(width, wide=wide))
     extra = ("CAUSE", "HIT", "TOOK", "MESSAGE") if wide else ()
     place, cost = ((), ()) if is_narrow else (("WHERE",), ("GPU-H",))
     table = plain_table(

@@ -10,6 +10,7 @@ import click
 
 from remuda.cli.durations import parse_duration_option
 from remuda.cli.output import (
+    columns_left_out_note,
     is_document_output_form,
     make_console,
     output_list_document,
@@ -109,7 +110,7 @@ def incidents(
     import msgspec
 
     from remuda.api.incidents import Incident
-    from remuda.cli.faults.incident_screen import render_incident_summary, render_incidents
+    from remuda.cli.faults.incident_screen import incident_columns_left_out, render_incident_summary, render_incidents
     from remuda.core.incidents.summary import summarise_incidents
 
     span = parse_duration_option(since) if since else None
@@ -134,7 +135,10 @@ def incidents(
         click.echo("No incidents are open." if only_open else "No incidents. --all lists old ones.")
     else:
         shown = found if every or node or job else fold_parts_in_incident_table(found)
-        print_screen(render_incidents(shown, now, make_console().width, wide=form == "wide"))
+        width, is_wide = make_console().width, form == "wide"
+        print_screen(render_incidents(shown, now, width, wide=is_wide))
+        if left_out := incident_columns_left_out(width, wide=is_wide):
+            click.echo(columns_left_out_note(left_out))
         if len(shown) < len(found):
             click.echo(f"{len(found) - len(shown)} more are parts of these; --all or --node NAME lists them.")
 

@@ -51,7 +51,7 @@ def jobs(session: Session, all_namespaces: bool, form: str) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", default="", metavar="NAME")
 @click.option("-w", "--watch", is_flag=True, help="Follow the job until it ends; in a pipe, one line per change.")
 @output_option()
 @with_session
@@ -68,10 +68,12 @@ def job(session: Session, name: str, watch: bool, form: str) -> int:
     """
     from remuda.cli.jobs.job_follow import follow_job
     from remuda.cli.jobs.job_screen import render_job
-    from remuda.cli.lookup import find_job, find_job_picture
+    from remuda.cli.lookup import find_job, find_job_picture, job_not_named
 
     async def look() -> int:
         async with session.connect() as cluster:
+            if not name:
+                raise await job_not_named(cluster, session.namespace)
             if watch:
                 await find_job(cluster, name, session.namespace)
                 return await follow_job(session, cluster, name, form)
@@ -157,10 +159,11 @@ def _set_suspend(
             found = [await find_job(cluster, name, session.namespace) for name in names]
             for job in found:  # look at all before touching any
                 if job.is_finished:
+                    again = "; with the same --checkpoint it continues from the last step saved"
                     raise Refusal(
                         "JobFinished",
                         f"Job {job.name} has ended ({job.status.phase}).",
-                        "Start a new job with `remuda train`; with the same --checkpoint it continues from the last step saved.",
+                        f"Start a new job with `remuda train`{'' if job.status.phase == 'Succeeded' else again}.",
                     )
                 if from_step is not None and job.status.barrier == "Open":
                     raise Refusal(

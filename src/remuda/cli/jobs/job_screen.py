@@ -17,7 +17,7 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import to_seconds
 from remuda.api.training import UNLIMITED, Cause, Loan, TrainingJob
 from remuda.cli.jobs.recovery_screen import render_recoveries
-from remuda.cli.output import plain_table
+from remuda.cli.output import columns_left_out_note, columns_too_many, plain_table
 from remuda.cli.text import NOTHING, age_text, amount_text, compact_names, duration_text, percent_text, plural_text
 from remuda.runtime.up_config import RACK_LABEL
 
@@ -32,6 +32,8 @@ PHASE_STYLE = {
 }
 STATE_STYLE = {"running": "green", "ready": "cyan", "parked": "blue", "stopping": "yellow"}
 SLOWNESS = ("SlowRanks", "GangSlow", "TemplateInUse")  # conditions of a job that runs, but not as it should
+
+_LEFT_OUT_FIRST = ("SPARES", "ETA", "CKPT", "ETTR", "AGE", "ATTEMPT", "STEP", "RANKS")  # where the terminal is narrow
 
 LIVE_RECOVERIES = 4  # on a screen that is redrawn the newest ones are enough
 
@@ -60,41 +62,54 @@ def take_job_screen_picture(
 
 
 def render_jobs(jobs: Sequence[TrainingJob], now: float, width: int, *, wide: bool = False) -> RenderableType:
-    columns = ["NAME", "PHASE", "ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "ETA", "SPARES", "AGE", "REASON"]
-    if not any(job.status.progress.total_steps for job in jobs):
-        columns.remove("ETA")
-    if wide:
-        columns = ["NAMESPACE", *columns, "DOMAIN", "MESSAGE"]
+    """A narrow terminal gets fewer columns and is told which; names and reasons are folded only where that is not enough."""
+    rows = [_job_cells(job, now) for job in sorted(jobs, key=lambda j: (j.namespace, j.name))]
+    cells: dict[str, list[str | Text]] = {name: [row[name] for row in rows] for name in _job_columns(jobs, wide=wide)}
+    is_tight = width < 100
+    texts = {name: [str(cell) for cell in column] for name, column in cells.items()}
+    left_out = [] if wide else columns_too_many(texts, _LEFT_OUT_FIRST, width, 1 if is_tight else 2)
+    columns = [name for name in cells if name not in left_out]
     table = plain_table(
         *columns,
-        tight=width < 100,
+        tight=is_tight,
         right=("ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "ETA", "SPARES", "AGE"),
         words=("NAMESPACE", "DOMAIN", "MESSAGE"),
     )
-    words = {"NAME": [j.name for j in jobs], "REASON": [_reason_cell(j) for j in jobs]}
-    for name, texts in words.items():  # these may be broken over lines; numbers never
+    for name in ("NAME", "REASON"):  # these may be broken over lines; numbers never
         column = table.columns[columns.index(name)]
         column.no_wrap, column.overflow = False, "fold"
-        column.min_width = min(12, max(map(len, texts), default=0))
-    for job in sorted(jobs, key=lambda j: (j.namespace, j.name)):
-        status = job.status
-        cells: list[str | Text] = [
-            job.name,
-            _phase_text(job),
-            str(status.attempt),
-            f"{len(status.members)}/{sum(r.replicas for r in job.spec.roles if r.name not in status.done_roles)}",
-            _step_cell(status.progress.step, status.progress.total_steps),
-            _step_cell(status.progress.checkpoint_step),
-            percent_text(status.goodput.ettr) if status.started_at else NOTHING,
-            *([_eta_cell(job, now)] if "ETA" in columns else []),
-            _spares_cell(job),
-            age_text(job.metadata.creation_timestamp, now),
-            _reason_cell(job),
-        ]
-        if wide:
-            cells = [job.namespace, *cells, status.placement.domain or NOTHING, status.message]
-        table.add_row(*cells)
-    return table
+        column.min_width = min(12, max(map(len, texts[name]), default=0))
+    for row in rows:
+        table.add_row(*(row[name] for name in columns))
+    return Group(table, Text(columns_left_out_note(left_out))) if left_out else table
+
+
+def _job_columns(jobs: Sequence[TrainingJob], *, wide: bool) -> list[str]:
+    columns = ["NAME", "PHASE", "ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "ETA", "SPARES", "AGE", "REASON"]
+    if not any(job.status.progress.total_steps for job in jobs):
+        columns.remove("ETA")
+    return ["NAMESPACE", *columns, "DOMAIN", "MESSAGE"] if wide else columns
+
+
+def _job_cells(job: TrainingJob, now: float) -> dict[str, str | Text]:
+    status = job.status
+    ranks = sum(r.replicas for r in job.spec.roles if r.name not in status.done_roles)
+    return {
+        "NAMESPACE": job.namespace,
+        "NAME": job.name,
+        "PHASE": _phase_text(job),
+        "ATTEMPT": str(status.attempt),
+        "RANKS": f"{len(status.members)}/{ranks}",
+        "STEP": _step_cell(status.progress.step, status.progress.total_steps),
+        "CKPT": _step_cell(status.progress.checkpoint_step),
+        "ETTR": percent_text(status.goodput.ettr) if status.started_at else NOTHING,
+        "ETA": _eta_cell(job, now),
+        "SPARES": _spares_cell(job),
+        "AGE": age_text(job.metadata.creation_timestamp, now),
+        "REASON": _reason_cell(job),
+        "DOMAIN": status.placement.domain or NOTHING,
+        "MESSAGE": status.message,
+    }
 
 
 def _phase_text(job: TrainingJob) -> Text:

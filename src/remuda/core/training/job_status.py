@@ -73,7 +73,14 @@ def mark_training_job_failed(ctx: PlanningContext, reason: str, message: str) ->
 
 def fail_job_over_budget(ctx: PlanningContext, cause: Cause, message: str) -> None:
     count, limit = ctx.status.used[cause.value], ctx.spec.failure.budgets.limit(cause)
-    text = f"{message} Failed {count} time{'' if count == 1 else 's'} because of {_CAUSE_TEXT[cause]} (limit {limit})."
+    times, last = f"{count} time{'' if count == 1 else 's'}", message.rstrip(". ")
+    look = (
+        f"remuda logs {ctx.job.name}" if cause in (Cause.CODE, Cause.HANG) else f"remuda incidents --job {ctx.job.name}"
+    )
+    text = (
+        f"Failed {times} because of {_CAUSE_TEXT[cause]} (limit {limit}). {f'Last: {last}. ' if last else ''}"
+        f"See {look}; a new job may fail more often with --budget {cause.value}=N."
+    )
     mark_training_job_failed(ctx, f"{cause.value.capitalize()}BudgetExhausted", text)
 
 

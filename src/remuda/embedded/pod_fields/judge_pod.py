@@ -109,16 +109,23 @@ def refused_pod_fields(
 
 
 def pod_field_warnings(resource: Resource, body: JsonObject, old: JsonObject | None, host: PodHost) -> list[str]:
-    """The Warning headers for an object that was written; none when its spec stayed as it was."""
-    if not kind_has_pod_fields(resource) or (old is not None and old.get("spec") == body.get("spec")):
+    """The Warning headers for an object that was written: each once for all roles, none for pods that stayed as they were."""
+    if not kind_has_pod_fields(resource):
         return []
-    said: list[str] = []
+    before = [] if old is None else [spec for _, spec in pod_specs_in(resource, old)]
+    found: dict[tuple[str, FieldClaim, str], FieldFinding] = {}
     for at, spec in pod_specs_in(resource, body):
-        for finding in judge_pod_spec(spec, host, at):
-            if finding.claim is FieldClaim.WARNED:
-                said.append(finding.warning)
-            elif resource.plural != "pods":
-                said.append(f"{finding.place}: pods of this template are refused: {finding.refusal}")
+        for finding in judge_pod_spec(spec, host, at) if spec not in before else ():
+            key = (finding.path.removeprefix(at), finding.claim, finding.said)
+            known = found.get(key)
+            others = finding.others if known is None else known.others + finding.others + 1
+            found[key] = msgspec.structs.replace(known or finding, others=others)
+    said: list[str] = []
+    for finding in found.values():
+        if finding.claim is FieldClaim.WARNED:
+            said.append(finding.warning)
+        elif resource.plural != "pods":
+            said.append(f"{finding.place}: pods of this template are refused: {finding.refusal}")
     if len(said) > MAX_WARNINGS:
         rest = len(said) - MAX_WARNINGS + 1
         said[MAX_WARNINGS - 1 :] = [f"{rest} more fields are not honoured here: see docs/compatibility.md"]

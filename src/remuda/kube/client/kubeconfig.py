@@ -210,6 +210,10 @@ def parse_kubeconfig(text: str, path: Path) -> ConfigFile:
         raise Refusal("InvalidKubeconfig", f"{path} is nested too deeply.", "Correct the file.") from None
     if body is None:
         return ConfigFile()
+    kind = (body.get("kind") if isinstance(body, dict) else None) or "Config"
+    if kind != "Config":
+        said = f"{path} holds {_with_article(str(kind))}, not a kubeconfig."
+        raise Refusal("NotAKubeconfig", said, "Name the file of a cluster after --kubeconfig or in $KUBECONFIG.")
     try:
         found = msgspec.convert(body, ConfigFile)
     except msgspec.ValidationError as error:
@@ -224,10 +228,17 @@ def parse_kubeconfig(text: str, path: Path) -> ConfigFile:
     return found
 
 
+def _with_article(word: str) -> str:
+    return f"{'an' if word[:1] in 'AEIOaeio' else 'a'} {word}"
+
+
 def access_of_context(config: Kubeconfig, context: str = "") -> Access:
     """What one context says, or the current one."""
     files = ", ".join(map(str, config.paths))
     name = context or config.current_context
+    if not name and not config.contexts:
+        fix = "Name the file of a cluster after --kubeconfig or in $KUBECONFIG."
+        raise Refusal("NoCurrentContext", f"{files} has no contexts.", fix)
     if not name:
         fix = (
             f"Name one with --context ({_kubeconfig_entry_names(config.contexts)}) or run `kubectl config use-context`."

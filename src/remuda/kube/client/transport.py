@@ -309,10 +309,14 @@ class Transport:
         )
 
     def _unreachable(self, error: BaseException) -> Unavailable:
-        text = str(getattr(error, "os_error", None) or error)
+        cause = getattr(error, "os_error", None) or error
+        fix = "" if self._uds else "Check that the cluster runs, or choose another with --kubeconfig or --context."
+        if isinstance(cause, ConnectionRefusedError) and not self._uds:
+            return Unavailable(f"Nothing answers at {self.where} (connection refused).", fix=fix)
+        text = str(cause)
         if isinstance(error, TimeoutError) and not text:
             text = f"no answer within {self.options.timeout_s:g} s"
-        return Unavailable(f"cannot reach the API at {self.where}: {text or type(error).__name__}")
+        return Unavailable(f"cannot reach the API at {self.where}: {text or type(error).__name__}", fix=fix)
 
     def _untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> Unavailable:
         return Unavailable(

@@ -208,6 +208,9 @@ def test_an_overdrawn_budget_fails_the_job_by_name() -> None:
     gang.crash(gang.member(0).uid)
     gang.settle()
     assert (gang.status.phase, gang.status.reason) == ("Failed", "CodeBudgetExhausted")
+    first, _, rest = gang.status.message.partition(" Last: ")
+    assert first == "Failed 2 times because of its own code (limit 1)."
+    assert rest.endswith(". See remuda logs job; a new job may fail more often with --budget code=N.")
     gang.settle()
     assert (gang.live, gang.kept) == ([], {m.pod for m in gang.status.members})
 

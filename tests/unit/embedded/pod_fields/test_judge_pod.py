@@ -182,6 +182,14 @@ def test_only_a_change_of_the_spec_warns_again() -> None:
     assert len(pod_field_warnings(Pod.resource, {"spec": spec(hostname="g")}, old, ROOT)) == 1
 
 
+def test_what_all_roles_share_warns_once_and_not_again_when_the_pods_stay() -> None:
+    roles = [{"template": {"spec": {"hostname": "h"}}}, {"template": {"spec": {"hostname": "h"}}}]
+    old: JsonObject = {"spec": {"roles": roles}}
+    (said,) = pod_field_warnings(TrainingJob.resource, old, None, ROOT)
+    assert said.startswith("spec.roles[0].template.spec.hostname (and 1 more): ")
+    assert pod_field_warnings(TrainingJob.resource, {"spec": {"roles": roles, "suspend": True}}, old, ROOT) == []
+
+
 def test_warnings_are_bounded() -> None:
     lots: dict[str, JsonObject] = {f"v{n}": {"emptyDir": {}} for n in range(100)}
     mounts = [{"name": name, "mountPath": f"/{name}"} for name in lots]

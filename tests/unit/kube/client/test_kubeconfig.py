@@ -244,12 +244,22 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert "`ann`" in refused(write(tmp_path / "double", double), "InvalidKubeconfig").message
 
 
+@pytest.mark.parametrize(("kind", "words"), [("TrainingJob", "a TrainingJob"), ("Endpoints", "an Endpoints")])
+def test_a_file_of_another_kind_is_refused_by_that_name(tmp_path: Path, kind: str, words: str) -> None:
+    path = write(tmp_path / "job.yaml", {"apiVersion": "v1", "kind": kind, "metadata": {"name": "a"}})
+    found = refused(path, "NotAKubeconfig")
+    assert found.message == f"{path} holds {words}, not a kubeconfig."
+    assert found.fix == "Name the file of a cluster after --kubeconfig or in $KUBECONFIG."
+
+
 def test_a_name_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
     path = write(tmp_path / "config", CONFIG)
     assert refused(path, "ContextNotFound", "mian").fix == "Did you mean `main`?"
     assert refused(path, "ContextNotFound", "zzz").fix == "There is main."
     empty = write(tmp_path / "empty", "")
-    assert "none" in refused(empty, "NoCurrentContext").fix
+    assert "main" in load(write(tmp_path / "kindless", {**CONFIG, "kind": None})).context
+    assert refused(empty, "NoCurrentContext").message == f"{empty} has no contexts."
+    assert "(main)" in refused(write(tmp_path / "current", {**CONFIG, "current-context": ""}), "NoCurrentContext").fix
     assert "west" in refused(write(tmp_path / "c", changed(context={"cluster": "west"})), "ClusterNotFound").message
     assert "bob" in refused(write(tmp_path / "u", changed(context={"user": "bob"})), "UserNotFound").message
     refused(write(tmp_path / "n", changed(context={"cluster": None})), "ClusterNotFound")
