@@ -578,9 +578,7 @@ async def test_what_a_job_left_behind_goes_a_day_after_it_and_never_on_doubt(nod
     ],
     ids=["kind not served", "unknown path", "proxy", "namespace"],
 )
-async def test_an_answer_that_is_not_about_the_job_does_not_mean_that_it_is_gone(
-    nodes: CopyNodes, body: bytes
-) -> None:
+async def test_an_answer_that_is_not_about_the_job_does_not_mean_that_it_is_gone(nodes: CopyNodes, body: bytes) -> None:
     home, _ = await pair(nodes)
     home.save(0, 10, DATA)
     now = [1e9]

@@ -1,9 +1,9 @@
 """Removes what nobody can want any more: checkpoints and copies of jobs that are gone, and copies that another node has instead.
 
 *Gone* is what the API says when asked for that very job, and nothing else: an informer that shows less, an API that cannot be
-read, or does not serve TrainingJobs, is no answer. It must say so for `ttl_s`. How long it has is noted in a file, so that restarts do not count anew. What
-counts is the time between two looks of one agent, by a clock that nobody sets, and no more than a look may take: a clock that jumps
-ahead ends no grace, nor does an agent that stood still.
+read, or does not serve TrainingJobs, is no answer. It must say so for `ttl_s`. What counts is the time between two looks of one
+agent, by a clock that nobody sets, and no more than a look may take: a clock that jumps ahead ends no grace, nor does an agent
+that stood still. It is noted in a file, so that restarts do not count anew.
 
 A copy is another's once the job's status names another node for the rank. It stays a while longer: the rank may be just about to
 fetch it.
@@ -58,7 +58,7 @@ class CopyCleanup:
         self._ttl_s = ttl_s
         self._wall = wall
         self._monotonic = monotonic
-        self._gone_at: dict[str, float] = {}  # when this agent last heard so, by directory
+        self._gone: dict[str, tuple[float, float]] = {}  # by directory: for how long, and when that was last said
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -104,15 +104,19 @@ class CopyCleanup:
         return self._files.own / "gone" / directory.replace("/", "~")
 
     def _forget_gone(self, directory: str) -> None:
-        self._gone_at.pop(directory, None)
+        self._gone.pop(directory, None)
         self._note(directory).unlink(missing_ok=True)
 
     def _is_gone_for_long(self, directory: str) -> bool:
         note, now = self._note(directory), self._monotonic()
-        note.parent.mkdir(mode=0o700, exist_ok=True)
-        gone_s = _noted_s(note) + max(0.0, min(MOST_A_LOOK_S, now - self._gone_at.get(directory, now)))
-        self._gone_at[directory] = now
-        note.write_text(f"{gone_s:.3f}", encoding="ascii")
+        before, said_at = self._gone.get(directory) or (_noted_s(note), now)
+        gone_s = before + min(MOST_A_LOOK_S, now - said_at)
+        self._gone[directory] = (gone_s, now)
+        try:
+            note.parent.mkdir(mode=0o700, exist_ok=True)
+            note.write_text(f"{gone_s:.3f}", encoding="ascii")
+        except OSError as error:  # a full disk is what this may help against
+            log.warning("copies.gone_not_noted", job=directory, error=str(error))
         return gone_s >= self._ttl_s
 
     async def _remove(self, directory: str) -> None:

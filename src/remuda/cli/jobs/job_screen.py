@@ -33,6 +33,7 @@ PHASE_STYLE = {
 STATE_STYLE = {"running": "green", "ready": "cyan", "parked": "blue", "stopping": "yellow"}
 SLOWNESS = ("SlowRanks", "GangSlow", "TemplateInUse")  # conditions of a job that runs, but not as it should
 
+ASKED_TO_STOP = 128 + 15  # exit code of what a TERM has ended
 LIVE_RECOVERIES = 4  # on a screen that is redrawn the newest ones are enough
 
 
@@ -82,7 +83,7 @@ def render_jobs(jobs: Sequence[TrainingJob], now: float, width: int, *, wide: bo
             job.name,
             _phase_text(job),
             str(status.attempt),
-            f"{len(status.members)}/{sum(r.replicas for r in job.spec.roles if r.name not in status.done_roles)}",
+            _ranks_cell(job),
             _step_cell(status.progress.step, status.progress.total_steps),
             _step_cell(status.progress.checkpoint_step),
             percent_text(status.goodput.ettr) if status.started_at else NOTHING,
@@ -95,6 +96,11 @@ def render_jobs(jobs: Sequence[TrainingJob], now: float, width: int, *, wide: bo
             cells = [job.namespace, *cells, status.placement.domain or NOTHING, status.message]
         table.add_row(*cells)
     return table
+
+
+def _ranks_cell(job: TrainingJob) -> str:
+    here = 0 if job.is_finished else len(job.status.members)
+    return f"{here}/{sum(r.replicas for r in job.spec.roles if r.name not in job.status.done_roles)}"
 
 
 def _phase_text(job: TrainingJob) -> Text:
@@ -255,6 +261,10 @@ def member_state_text(picture: JobPicture, uid: str) -> Text:
     if pod.is_deleting:
         return Text("terminating", style="yellow")
     if report is None or report.state == "gone":
+        if pod.is_terminal:
+            return _ended_pod_text(pod)
+        if picture.job.is_finished:
+            return Text("stopping", style="yellow") if report is None else Text("stopped", style="dim")
         return _pod_state_text(pod)
     if report.hung_since is not None:
         return Text(f"hung for {duration_text(picture.now - to_seconds(report.hung_since))}", style="bold red")
@@ -264,6 +274,18 @@ def member_state_text(picture: JobPicture, uid: str) -> Text:
         return Text(words, style="green" if code == 0 else "bold red")
     behind = f" (attempt {report.attempt})" if report.attempt not in (0, picture.job.status.attempt) else ""
     return Text(report.state + behind, style=STATE_STYLE.get(report.state, ""))
+
+
+def _ended_pod_text(pod: Pod) -> Text:
+    if pod.status.reason:
+        return Text(pod.status.reason, style="red")
+    ends = [s.state.terminated.exit_code for s in pod.status.container_statuses if s.state.terminated]
+    code = next(filter(None, ends), 0)
+    if code == ASKED_TO_STOP:
+        return Text("stopped", style="dim")
+    if pod.status.phase == "Failed":
+        return Text(f"failed (exit {code})" if code else "failed", style="red")
+    return Text("ended", style="dim")
 
 
 def _pod_state_text(pod: Pod) -> Text:
@@ -276,4 +298,4 @@ def _pod_state_text(pod: Pod) -> Text:
             (c.reason for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), ""
         )
         word = refused or ("starting" if pod.status.phase == "Running" or pod.spec.node_name else "waiting for GPUs")
-    return Text(word, style="red" if pod.is_terminal else "yellow")
+    return Text(word, style="yellow")
