@@ -18,8 +18,9 @@ from remuda.agent.copies.copy_service import CopyService
 from remuda.agent.copies.copy_store import CopyLimits, CopyStore
 from remuda.agent.copies.job_files import JobCheckpointFiles
 from remuda.api.devices import NodeDevices, Observed
-from remuda.api.errors import NotFound
+from remuda.api.errors import ApiError, NotFound, StatusDetails
 from remuda.api.meta import ObjectMeta
+from remuda.api.names import GROUP
 from remuda.api.training import Member, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from remuda.core.health.peer_vouching import PeerPlace
 from remuda.kube.cluster import Cluster
@@ -48,17 +49,21 @@ class CopyApi:
         self.job: TrainingJob | None = None
         self.doors: dict[str, str] = {}
         self.is_away = False
+        self.instead: ApiError | None = None  # what is answered about jobs
         self.asked = 0
 
     async def get(self, kind: type[Any], name: str, namespace: str = "") -> Any:
         self.asked += 1
         if self.is_away:
             raise OSError("the API is away")
+        if kind is TrainingJob and self.instead is not None:
+            raise self.instead
         if kind is NodeDevices and name in self.doors:
             return NodeDevices(metadata=ObjectMeta(name=name), observed=Observed(door=self.doors[name]))
         if kind is TrainingJob and self.job is not None and (name, namespace) == (self.job.name, self.job.namespace):
             return self.job
-        raise NotFound(f"{name} is not there")
+        plural = kind.__name__.lower() if kind is NodeDevices else f"{kind.__name__.lower()}s"
+        raise NotFound(f"{name} is not there", details=StatusDetails(name, plural, GROUP))
 
 
 class CopyNode:

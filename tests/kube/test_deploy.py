@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from remuda.api.checkpoint_volume import missing_checkpoint_volume_text
 from remuda.api.devices import NodeDevices
+from remuda.api.errors import NotFound
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_DEVICES
 from remuda.api.training import Checkpoint, TrainingJob, TrainingJobSpec
@@ -116,6 +119,12 @@ async def test_an_agent_writes_about_its_own_node_only(cast: Cast) -> None:
         return False
 
     await until("the policy to be in force", refused)
+
+
+async def test_an_agent_is_told_which_job_is_not_there(cast: Cast) -> None:
+    with pytest.raises(NotFound) as caught:
+        await cast.agent.get(TrainingJob, "never", "default")
+    assert caught.value.is_about_object("trainingjobs", "remuda.dev", "never")
 
 
 async def test_whoever_submits_a_job_is_told_that_its_checkpoints_stay_on_nodes(cast: Cast) -> None:

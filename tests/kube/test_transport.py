@@ -17,6 +17,7 @@ from remuda.api.errors import AlreadyExists, ApiError, BadRequest, Conflict, Inv
 from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace, Node, Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.selectors import parse_api_field_selector, parse_selector
+from remuda.api.training import TrainingJob
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Unauthorized
 from remuda.kube.client.kubeconfig import load_kubeconfig
@@ -101,6 +102,15 @@ async def test_bad_bodies(cluster: HttpCluster, namespace: str, body: dict[str, 
     placed = {**body, "metadata": {"namespace": namespace, **body["metadata"]}}
     with pytest.raises(error):
         await cluster.create(Pod, placed)
+
+
+async def test_a_kind_that_is_not_served_is_not_said_to_lack_the_object(cluster: HttpCluster, namespace: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        await cluster.get(Pod, "q", namespace)
+    assert caught.value.is_about_object("pods", "", "q")
+    with pytest.raises(NotFound) as caught:  # no CRD of ours is on this one
+        await cluster.get(TrainingJob, "q", namespace)
+    assert not caught.value.is_about_object("trainingjobs", "remuda.dev", "q")
 
 
 async def test_a_stale_replace_conflicts(cluster: HttpCluster, namespace: str) -> None:

@@ -220,6 +220,14 @@ def test_the_manager_makes_the_pods_of_its_jobs(manager: Bearer, gpus: int) -> N
     done(manager.request("POST", pods() + DRY, a_pod(gpus)))
 
 
+def test_init_containers_may_mount_what_is_not_of_the_node(manager: Bearer) -> None:
+    body = a_pod()
+    body["spec"]["volumes"].append({"name": "mine", "emptyDir": {}})
+    mounts = [{"name": "mine", "mountPath": "/mine"}]
+    body["spec"]["initContainers"] = [{"name": "i", "image": "i", "volumeMounts": mounts}, {"name": "j", "image": "i"}]
+    done(manager.request("POST", pods() + DRY, body))
+
+
 def test_the_manager_makes_no_pod_that_is_not_of_its_kinds(manager: Bearer, plane: ControlPlane) -> None:
     done_or_there(plane, "kube-system")
     bare = a_pod()
@@ -287,6 +295,24 @@ def _writable_launcher(spec: dict[str, Any]) -> None:
         mount.pop("readOnly", None)
 
 
+def _writable_door(spec: dict[str, Any]) -> None:
+    for mount in spec["containers"][0]["volumeMounts"]:
+        if mount["name"] == "remuda-alloc":
+            del mount["readOnly"]
+
+
+def _init_mounts(name: str) -> Callable[[dict[str, Any]], None]:
+    """As the first container has it."""
+
+    def change(spec: dict[str, Any]) -> None:
+        first = spec["containers"][0]
+        mounts = [m for m in first["volumeMounts"] if m["name"] == name]
+        assert mounts
+        spec["initContainers"] = [{"name": "i", "image": "i", "env": first["env"], "volumeMounts": mounts}]
+
+    return change
+
+
 PRIVILEGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "host network": _spec(hostNetwork=True),
     "host processes": _spec(hostPID=True),
@@ -310,6 +336,10 @@ PRIVILEGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "the allocation of another": _of_another,
     "the allocation that a ConfigMap names": _of_configuration,
     "the launcher of all": _writable_launcher,
+    "a door that can be written": _writable_door,
+    "the door in an init container": _init_mounts("remuda-alloc"),
+    "the launcher in an init container": _init_mounts("remuda-bin"),
+    "checkpoints in an init container": _init_mounts("remuda-checkpoints"),
     "service account": _spec(serviceAccountName="strong"),
 }
 

@@ -83,7 +83,14 @@ class ApiError(Exception):
 
 
 class NotFound(ApiError):
+    """An object is not there, or the path is nobody's: of a kind that is not served, or of a server in between."""
+
     code, reason = 404, "NotFound"
+
+    def is_about_object(self, plural: str, group: str, name: str) -> bool:
+        """Whether the server says that it serves the kind and has no object of that name."""
+        said = self.details
+        return said is not None and (said.kind, said.group, said.name) == (plural, group, name)
 
 
 class AlreadyExists(ApiError):
@@ -126,4 +133,4 @@ _BY_REASON: dict[str, type[ApiError]] = {
 def api_error_from_status(status: Status) -> ApiError:
     """The exception an error answer stands for, so that both transports raise the same."""
     cls = _BY_REASON.get(status.reason, ApiError)
-    return cls(status.message, reason=status.reason or None, code=status.code)
+    return cls(status.message, reason=status.reason or None, code=status.code, details=status.details)

@@ -113,7 +113,7 @@ class NodeCopies:
             report=agent.launchers.tell_beat,
             changed=agent.launchers.copies_changed,
         )
-        self.cleanup = CopyCleanup(self.service, cluster, config.ttl_s, time.time)
+        self.cleanup = CopyCleanup(self.service, cluster, config.ttl_s, time.time, time.monotonic)
 
     def _candidates(self) -> list[CopyCandidate] | None:
         if self.endpoint is None:

@@ -228,6 +228,7 @@ def test_a_healthy_verdict_is_good_news() -> None:
         ([("probe-1", "probe", "HeldBack")], "probe held back"),
         ([("probe-1", "probe", "Failed"), ("reboot-1", "reboot", "HeldBack")], "reboot held back"),
         ([("attempt-2", "Fail", "Failed")], "job failed"),
+        ([("attempt-2", "RestartInPlace", "Failed")], "RestartInPlace failed"),
         ([], "-"),
     ],
 )
@@ -238,6 +239,22 @@ def test_the_remedy_that_counts_is_named(records: list[tuple[str, str, str]], wo
         remedy_words(msgspec.structs.replace(first, status=msgspec.structs.replace(first.status, remedies=remedies)))
         == words
     )
+
+
+def test_a_remedy_that_another_interruption_cut_short_has_not_failed() -> None:
+    """The gang was still starting, and the next attempt took over."""
+    record = RemedyRecord(
+        "attempt-2",
+        "RestartInPlace",
+        outcome=RemedyOutcome.FAILED,
+        reason="AnotherInterruption",
+        started_at=at(1),
+    )
+    first = story()[0]
+    incident = msgspec.structs.replace(first, status=msgspec.structs.replace(first.status, remedies=[record]))
+    assert remedy_words(incident) == "RestartInPlace overtaken"
+    told = [m for m in incident_timeline(incident) if m.text.startswith("attempt-2")]
+    assert [(m.kind, m.text) for m in told][-1] == ("ended", "attempt-2 overtaken by another interruption.")
 
 
 def test_parts_of_a_larger_failure_are_told_by_that_one() -> None:

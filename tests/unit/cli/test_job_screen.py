@@ -5,7 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from remuda.api.kubernetes.core_v1 import ContainerState, ContainerStateWaiting, ContainerStatus, PodStatus
+from remuda.api.kubernetes.core_v1 import (
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+    PodStatus,
+)
 from remuda.api.meta import Condition, ObjectMeta
 from remuda.api.training import Borrower, Budgets, Failure, Loan, Member, Progress, TrainingJob
 from remuda.cli.jobs.job_screen import JobPicture, member_state_text, render_job, render_jobs, take_job_screen_picture
@@ -152,6 +158,41 @@ def test_before_the_launcher_speaks_the_pod_tells() -> None:
     assert state(status=PodStatus(conditions=[refused])) == "NoRoom"
     assert state(metadata=ObjectMeta(name="x", uid="uid-0", deletion_timestamp=at(0))) == "terminating"
     assert member_state_text(picture(), "uid-unknown").plain == "gone"
+
+
+@pytest.mark.parametrize(
+    ("phase", "code", "words"),
+    [
+        ("Failed", 1, "failed (exit 1)"),
+        ("Failed", 143, "stopped"),
+        ("Succeeded", 0, "ended"),
+        ("Failed", None, "failed"),
+    ],
+)
+def test_a_pod_that_has_ended_does_not_start(phase: str, code: int | None, words: str) -> None:
+    ended = (
+        []
+        if code is None
+        else [ContainerStatus("main", state=ContainerState(terminated=ContainerStateTerminated(code)))]
+    )
+    pod = a_pod(0, status=PodStatus(phase=phase, container_statuses=ended))
+    for report in ({}, {"uid-0": a_report(0, "gone")}):
+        view = msgspec.structs.replace(picture(), reports=report, pods={"uid-0": pod})
+        assert member_state_text(view, "uid-0").plain == words
+
+
+@pytest.mark.parametrize(
+    ("reports", "words"), [({}, "stopping"), ({"uid-0": a_report(0, "gone")}, "stopped")], ids=["nothing", "gone"]
+)
+def test_nobody_starts_in_a_job_that_has_ended(reports: dict[str, Any], words: str) -> None:
+    job = a_job(phase="Failed")
+    view = msgspec.structs.replace(picture(job), reports=reports, pods={"uid-0": a_pod(0)})
+    assert member_state_text(view, "uid-0").plain == words
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_a_job_that_has_ended_has_no_ranks_that_run(phase: str) -> None:
+    assert " 0/3 " in text_of(render_jobs([a_job(phase=phase)], NOW, 120), 120)
 
 
 def test_budgets_show_what_is_used_and_unlimited_ones_only_then() -> None:

@@ -21,6 +21,7 @@ from remuda.cli.output import plain_table
 from remuda.cli.text import NOTHING, age_text, compact_names, duration_text, plural_text
 from remuda.core.incidents.names import incident_subject_name
 from remuda.core.incidents.summary import CauseTotals, device_hours_lost_to_incident
+from remuda.core.incidents.workload_remedies import OVERTAKEN
 from remuda.core.remedies.remedy_keys import is_verify_key, is_workload_remedy_key, names_action
 
 # kind of moment -> (glyph, plain glyph, style), in the order in which moments of the same time are told.
@@ -110,6 +111,8 @@ def remedy_words(incident: Incident) -> str:
     }
     if last.action == Remedy.FAIL:
         return "job failed"
+    if _is_overtaken(last):
+        return f"{last.action} overtaken"
     return f"{last.action} {words.get(last.outcome, last.outcome.value)}"
 
 
@@ -275,6 +278,10 @@ def _remedy_moments(record: RemedyRecord, first: datetime | None) -> Iterator[Ti
     took = _elapsed_words(record.started_at, record.ended_at)
     after = f" after {took}" if took not in (NOTHING, "0s") else ""
     lost = f", {incident_screen_gpu_hours(record.lost_gpu_hours)} GPU-hours lost" if record.lost_gpu_hours else ""
+    if _is_overtaken(record):
+        text = f"{record.key} overtaken by another interruption{after}{lost}."
+        yield TimelineMoment(record.ended_at or record.started_at or first, "ended", text)
+        return
     good = record.outcome is RemedyOutcome.SUCCEEDED
     reason = "" if good or not record.reason else f" ({record.reason})"
     yield TimelineMoment(
@@ -282,6 +289,11 @@ def _remedy_moments(record: RemedyRecord, first: datetime | None) -> Iterator[Ti
         "done" if good else "failed",
         f"{record.key} {record.outcome.value}{reason}{after}{lost}{f': {said}' if said else '.'}",
     )
+
+
+def _is_overtaken(record: RemedyRecord) -> bool:
+    """The next attempt took over while this one was still starting: what it did may well have been right."""
+    return record.outcome is RemedyOutcome.FAILED and record.reason == OVERTAKEN
 
 
 def _remedy_step_words(record: RemedyRecord) -> str:

@@ -34,7 +34,7 @@ STATE_STYLE = {"running": "green", "ready": "cyan", "parked": "blue", "stopping"
 SLOWNESS = ("SlowRanks", "GangSlow", "TemplateInUse")  # conditions of a job that runs, but not as it should
 
 _LEFT_OUT_FIRST = ("SPARES", "ETA", "CKPT", "ETTR", "AGE", "ATTEMPT", "STEP", "RANKS")  # where the terminal is narrow
-
+ASKED_TO_STOP = 128 + 15  # exit code of what a TERM has ended
 LIVE_RECOVERIES = 4  # on a screen that is redrawn the newest ones are enough
 
 
@@ -93,13 +93,12 @@ def _job_columns(jobs: Sequence[TrainingJob], *, wide: bool) -> list[str]:
 
 def _job_cells(job: TrainingJob, now: float) -> dict[str, str | Text]:
     status = job.status
-    ranks = sum(r.replicas for r in job.spec.roles if r.name not in status.done_roles)
     return {
         "NAMESPACE": job.namespace,
         "NAME": job.name,
         "PHASE": _phase_text(job),
         "ATTEMPT": str(status.attempt),
-        "RANKS": f"{len(status.members)}/{ranks}",
+        "RANKS": _ranks_cell(job),
         "STEP": _step_cell(status.progress.step, status.progress.total_steps),
         "CKPT": _step_cell(status.progress.checkpoint_step),
         "ETTR": percent_text(status.goodput.ettr) if status.started_at else NOTHING,
@@ -110,6 +109,11 @@ def _job_cells(job: TrainingJob, now: float) -> dict[str, str | Text]:
         "DOMAIN": status.placement.domain or NOTHING,
         "MESSAGE": status.message,
     }
+
+
+def _ranks_cell(job: TrainingJob) -> str:
+    here = 0 if job.is_finished else len(job.status.members)
+    return f"{here}/{sum(r.replicas for r in job.spec.roles if r.name not in job.status.done_roles)}"
 
 
 def _phase_text(job: TrainingJob) -> Text:
@@ -270,6 +274,10 @@ def member_state_text(picture: JobPicture, uid: str) -> Text:
     if pod.is_deleting:
         return Text("terminating", style="yellow")
     if report is None or report.state == "gone":
+        if pod.is_terminal:
+            return _ended_pod_text(pod)
+        if picture.job.is_finished:
+            return Text("stopping", style="yellow") if report is None else Text("stopped", style="dim")
         return _pod_state_text(pod)
     if report.hung_since is not None:
         return Text(f"hung for {duration_text(picture.now - to_seconds(report.hung_since))}", style="bold red")
@@ -279,6 +287,18 @@ def member_state_text(picture: JobPicture, uid: str) -> Text:
         return Text(words, style="green" if code == 0 else "bold red")
     behind = f" (attempt {report.attempt})" if report.attempt not in (0, picture.job.status.attempt) else ""
     return Text(report.state + behind, style=STATE_STYLE.get(report.state, ""))
+
+
+def _ended_pod_text(pod: Pod) -> Text:
+    if pod.status.reason:
+        return Text(pod.status.reason, style="red")
+    ends = [s.state.terminated.exit_code for s in pod.status.container_statuses if s.state.terminated]
+    code = next(filter(None, ends), 0)
+    if code == ASKED_TO_STOP:
+        return Text("stopped", style="dim")
+    if pod.status.phase == "Failed":
+        return Text(f"failed (exit {code})" if code else "failed", style="red")
+    return Text("ended", style="dim")
 
 
 def _pod_state_text(pod: Pod) -> Text:
@@ -291,4 +311,4 @@ def _pod_state_text(pod: Pod) -> Text:
             (c.reason for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), ""
         )
         word = refused or ("starting" if pod.status.phase == "Running" or pod.spec.node_name else "waiting for GPUs")
-    return Text(word, style="red" if pod.is_terminal else "yellow")
+    return Text(word, style="yellow")

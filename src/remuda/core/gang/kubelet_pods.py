@@ -87,6 +87,8 @@ class KubeletGangPodForm(msgspec.Struct, frozen=True):
         metadata, spec = body["metadata"], dict(body["spec"])
         annotations = {**metadata["annotations"], ANNOTATION_LAUNCH: IN_CONTAINER}
         first, *others = map(_without_injected_fields, spec["containers"])
+        if "initContainers" in spec:
+            spec["initContainers"] = [_without_injected_fields(c) for c in spec["initContainers"] or []]
         if "volumes" in spec:
             spec["volumes"] = [v for v in spec["volumes"] or [] if v.get("name") not in VOLUMES]
         grace = spec.get("terminationGracePeriodSeconds", 30)

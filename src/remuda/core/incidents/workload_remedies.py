@@ -14,6 +14,7 @@ from remuda.api.training import Recovery, Remedy, TrainingJob
 from remuda.core.remedies.remedy_keys import is_workload_remedy_key, remedy_key_of_gang, workload_remedy_key
 
 MAX_REMEDIES = 64
+OVERTAKEN = "AnotherInterruption"  # before the gang made a step; no word about the remedy itself
 
 
 def workload_record(recovery: Recovery, target: str, job: TrainingJob | None, counted_in: str = "") -> RemedyRecord:
@@ -43,7 +44,7 @@ def _recovery_outcome(recovery: Recovery, job: TrainingJob | None) -> tuple[Reme
     if job.status.phase == "Succeeded":
         return RemedyOutcome.SUCCEEDED, recovery.reason
     if not is_incident_recovery_under_way(recovery, job):
-        return RemedyOutcome.FAILED, "AnotherInterruption"
+        return RemedyOutcome.FAILED, OVERTAKEN
     return RemedyOutcome.RUNNING, recovery.reason
 
 
@@ -83,7 +84,7 @@ def conclude_incident_workload_remedies(
         msgspec.structs.replace(
             r,
             outcome=RemedyOutcome.FAILED,
-            reason="JobDeleted" if job is None else "AnotherInterruption",
+            reason="JobDeleted" if job is None else OVERTAKEN,
             ended_at=to_time(now),
         )
         if r.target == target

@@ -194,7 +194,7 @@ def fill_training_job_ranks(ctx: PlanningContext) -> None:
         if under_way is not None and taken:
             ctx.amend_recovery(
                 replaced=[*under_way.replaced, *(p for p in taken if p not in under_way.replaced)],
-                message=with_returned_pods(under_way, [m for m in members.values() if m.pod in taken]),
+                message=with_returned_pods(under_way, [ctx.views[m.uid] for m in members.values() if m.pod in taken]),
             )
     elif ctx.status.held_roles:
         _fill_vacant_ranks(ctx, members, ctx.status.held_roles)

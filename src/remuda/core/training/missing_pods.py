@@ -13,6 +13,7 @@ from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_ROLE
 from remuda.api.training import Cause, Member, Recovery, Remedy, RetiredPod, Role
 from remuda.core.gang.launcher_trouble import LAUNCHER_TROUBLES
+from remuda.core.gang.pod_view import PodView
 from remuda.core.training import segments
 from remuda.core.training.edited_templates import roles_with_template_in_use
 from remuda.core.training.elastic_size import missing_ranks
@@ -164,10 +165,11 @@ def _is_seat_usable(ctx: PlanningContext, seat: Member) -> bool:
     return all(ctx.snapshot.is_usable(seat.node, device) for device in seat.devices)
 
 
-def with_returned_pods(recovery: Recovery, new: Iterable[Member]) -> str:
-    """The recovery's message, and who went back to the node its predecessor had."""
+def with_returned_pods(recovery: Recovery, new: Iterable[PodView]) -> str:
+    """The recovery's message, and who went back to the node its predecessor had. A spare of that node never left it."""
     had = {seat.node for seat in recovery.seats}
-    back = [f"{m.pod} is back on {m.node}, where its image and caches are." for m in new if m.node in had]
+    returned = (v for v in new if v.node in had and not v.is_spare)
+    back = [f"{v.pod.name} is back on {v.node}, where its image and caches are." for v in returned]
     return " ".join([recovery.message, *(text for text in back if text not in recovery.message)]).strip()
 
 

@@ -217,6 +217,16 @@ def test_a_template_cannot_choose_which_pod_it_is_or_what_is_mounted_for_it(gpus
     assert hosts == {"remuda-alloc": "/host/alloc", "remuda-bin": "/host/bin", "data": None}
 
 
+def test_no_container_beside_the_first_gets_what_is_mounted_for_it() -> None:
+    made = body(a_job().gpus(1))
+    made["spec"]["initContainers"] = [{"name": "i", "command": ["i"], **HOSTILE}]
+    made["spec"]["containers"].append({"name": "second", "command": ["s"], **HOSTILE})
+    spec = FORM.rewrite(made)["spec"]
+    for container in (spec["initContainers"][0], spec["containers"][1]):
+        assert [m["name"] for m in container["volumeMounts"]] == ["data"]
+        assert not [e for e in container["env"] if e["name"].startswith("REMUDA_")]
+
+
 def test_marks_of_ours_in_a_template_are_not_believed() -> None:
     made = a_job().gpus(1).build()
     role = made.spec.roles[0]

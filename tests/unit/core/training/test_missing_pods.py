@@ -31,6 +31,18 @@ def test_row_62_a_deleted_pod_is_replaced_on_the_same_node_and_says_so() -> None
     assert f"{after.pod} is back on {victim.node}, " in gang.recovery.message
 
 
+def test_a_spare_that_was_on_that_node_all_along_is_not_said_to_be_back() -> None:
+    gang = running(a_job().replicas(1).gpus(4).spares(1), racks(1))
+    victim, spare = gang.member(0), gang.status.spares[0]
+    assert spare.node == victim.node
+    gang.delete_pod(victim.uid)
+    gang.settle()
+    assert gang.is_running
+    assert gang.member(0).pod == spare.pod
+    assert gang.recovery.remedy is Remedy.PROMOTE_SPARE
+    assert "is back on" not in gang.recovery.message
+
+
 def test_it_does_not_go_back_to_a_node_that_is_not_well() -> None:
     gang = running()
     victim = gang.member(1)
