@@ -13,6 +13,7 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -20,6 +21,7 @@ from remuda.agent.copies import copy_cleanup, copy_service
 from remuda.agent.copies.copy_cleanup import CopyCleanup
 from remuda.agent.copies.copy_ports import CopyNodeGone, CopyRefused, CopySourceGone
 from remuda.agent.copies.copy_store import CopyLimits, CopyStore
+from remuda.agent.copies.rank_copies import RankCopies as RankCare
 from remuda.api.training import KeptCheckpoint, Progress, RankCopies, Resume
 from remuda.core.health.peer_vouching import PeerPlace
 from remuda.kube.client.http_errors import api_error_of_answer
@@ -209,22 +211,62 @@ async def test_a_copy_that_was_damaged_on_the_holder_is_not_taken(nodes: CopyNod
     assert list((new.files.own / "incoming").iterdir()) == [], "it is not gone on with"
 
 
-async def test_what_a_holder_gives_out_is_checked_against_its_own_word_alone(nodes: CopyNodes) -> None:
-    """docs/trust.md says so: nobody else has the digest when the rank's last home is lost."""
+def forge(holder: CopyNode, step: int) -> bytes:
+    """Whoever owns the holder owns what it says about its copies."""
+    mark = holder.store.marks(KEY, 0)[step]
+    file, forged = holder.store.path(KEY.directory, 0, step), b"whatever it likes"
+    file.write_bytes(forged)
+    side = {"step": step, "bytes": len(forged), "sha256": hashlib.sha256(forged).hexdigest(), "attempt": mark.attempt}
+    file.with_suffix(".json").write_text(json.dumps(side), encoding="ascii")
+    holder.store.open()
+    return forged
+
+
+async def brought(nodes: CopyNodes, new: CopyNode) -> bytes:
+    """What the rank that moves to `new` finds there as step 10."""
+    job = training_job("new", attempt=2, copies=[RankCopies(0, "home", "holder")])
+    nodes.api.job = job = msgspec.structs.replace(
+        job, status=msgspec.structs.replace(job.status, barrier="Closed", opened_attempt=1)
+    )
+    care = RankCare(
+        "new",
+        files=new.files,
+        transport=new.dialler,
+        candidates=list,
+        find_job=lambda key: job,
+        covers=lambda job: True,
+        report=lambda beat: None,
+        changed=lambda: None,
+    )
+
+    async def is_here() -> bool:
+        return care.has_checkpoints(job, job.status.members[0])
+
+    await until("its checkpoints to be there", is_here)
+    await care.close()
+    return new.data(0, 10)
+
+
+async def test_what_a_holder_gives_out_is_checked_against_its_own_word_alone_when_the_last_home_is_lost(
+    nodes: CopyNodes,
+) -> None:
+    """docs/trust.md says so: nobody else has the digest."""
     home, holder = await pair(nodes)
     home.save(0, 10, DATA)
     await put(home, 10)
-    mark = holder.store.marks(KEY, 0)[10]
-    file, forged = holder.store.path(KEY.directory, 0, 10), b"whatever it likes"
-    file.write_bytes(forged)
-    side = {"step": 10, "bytes": len(forged), "sha256": hashlib.sha256(forged).hexdigest(), "attempt": mark.attempt}
-    file.with_suffix(".json").write_text(json.dumps(side), encoding="ascii")
-    holder.store.open()
+    forged = forge(holder, 10)
     new = await nodes.add("new")
-    nodes.api.job = training_job("new", attempt=2)
-    found = (await new.dialler.ask("holder", KEY, 0)).marks
-    await fetched(new, "holder", found[0])
-    assert new.data(0, 10) == forged
+    del nodes.api.doors["home"]
+    assert await brought(nodes, new) == forged
+
+
+async def test_the_last_home_of_a_rank_knows_better_than_who_has_its_copies(nodes: CopyNodes) -> None:
+    home, holder = await pair(nodes)
+    home.save(0, 10, DATA)
+    await home.files.note_home(KEY, 0, 1)
+    await put(home, 10)
+    forge(holder, 10)
+    assert await brought(nodes, await nodes.add("new")) == DATA
 
 
 @pytest.mark.parametrize("is_there", [False, True])

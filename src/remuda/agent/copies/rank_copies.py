@@ -475,6 +475,7 @@ class RankCopies:
         nodes = dict.fromkeys((entry.copy, entry.home)) if entry is not None else {}
         offers: dict[int, list[tuple[CopyMark, str]]] = {}
         unreached: list[str] = []
+        at_home: dict[int, str] = {}  # digests as the last home says them: of what it has, nobody else's word counts
         is_last_home_away = knows_all = False
         for node in nodes:
             try:
@@ -489,10 +490,14 @@ class RankCopies:
                 continue
             valid = [mark for mark in found.marks if is_in_history(status, mark.step, mark.attempt)]
             knows_all = knows_all or found.home == status.opened_attempt
+            if entry is not None and node == entry.home and found.home == status.opened_attempt:
+                at_home = {mark.step: mark.sha256 for mark in valid}
             if entry is not None and node == entry.copy:
                 care.acked[node] = tuple(sorted((mark.step for mark in valid), reverse=True))
             for mark in valid:
                 offers.setdefault(mark.step, []).append((mark, node))
+        for step, digest in at_home.items():
+            offers[step] = [offer for offer in offers[step] if offer[0].sha256 == digest]
         lacking = sorted((step for step in offers if step not in here), reverse=True)
         newer = [s for s in lacking if s > max(here, default=0)] if consent is None else []
         doubts: list[str] = []
