@@ -161,3 +161,17 @@ class CopyNodes:
     async def stop(self) -> None:
         for node in self.nodes:
             await node.stop()
+
+
+async def pair(nodes: CopyNodes) -> tuple[CopyNode, CopyNode]:
+    home, holder = await nodes.add("home"), await nodes.add("holder")
+    nodes.api.job = training_job("home")
+    return home, holder
+
+
+async def put(home: CopyNode, step: int, attempt: int = 1, to: str = "holder") -> dict[int, int]:
+    return await home.dialler.put(to, KEY, 0, step, attempt)
+
+
+async def fetched(node: CopyNode, source: str, mark: CopyMark) -> None:
+    await node.dialler.fetch(source, KEY, 0, mark, lambda count: None)

@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.drills import UNDER_WAY, Drill
 from remuda.api.incidents import Incident
 from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.names import ANNOTATION_DEVICES
 from remuda.api.training import FailureRule, Member, RuleAction, TrainingJob
 from remuda.kube.cluster import Cluster
 from tests.builders.evidence import note
@@ -123,6 +124,12 @@ class Heart:
             raise AssertionError(f"{error}; {words}") from None
         job = await self.until("all to be said", lambda job: _is_running(job, attempt))
         return job, {rank: json.loads(lines[0]) for rank, lines in sections.items()}
+
+    async def are_annotations_true(self, held: Mapping[str, Sequence[str]]) -> bool:
+        said = {
+            p.name: p.annotations.get(ANNOTATION_DEVICES) for p in (await self.api.list(Pod, self.rig.namespace)).items
+        }
+        return said.items() >= {pod: ",".join(devices) for pod, devices in held.items()}.items()
 
     async def containers(self, members: list[Member]) -> dict[str, tuple[str, int]]:
         """Container id and restart count by pod uid."""
@@ -247,6 +254,11 @@ async def test_row_60_the_promises_hold_on_a_real_kubelet(heart: Heart) -> None:
     rows = await heart.rig.pod_resources()
     held = {row.pod: list(row.device_ids) for row in rows}
     assert {m.pod: m.devices for m in members}.items() <= held.items(), "the kubelet gave what the scheduler chose"
+    await until("pods that are said to hold what they hold", lambda: heart.are_annotations_true(held))
+    ledgers = (await heart.api.list(NodeDevices)).items
+    assert not any(h.chosen for ledger in ledgers for h in ledger.observed.holdings), (
+        "mixed up among a gang, the set is the same"
+    )
 
     # (a) a process is killed: everybody restarts in place.
     os.kill(await heart.training_process(members[3]), signal.SIGKILL)

@@ -85,6 +85,8 @@ async def test_beside_a_vendor_s_plugin_a_job_trains_and_recovers(heart: Heart) 
         )
         victim = next(m for m in held.status.members if _uuid(agent, m.devices[0]) == given[1])
         assert victim.rank == 1
+        holders = {m.pod: m.devices for m in held.status.members}
+        await until("pods that are said to hold what they hold", lambda: heart.are_annotations_true(holders))
         await plugin.set_health(given[1])  # its own health check sees the same
         agent.inject_fault(victim.devices[0], "xid-79")
         promoted, third = await heart.trained_to(STOP_AT, attempt=3, ranks=2)
